@@ -28,6 +28,8 @@ MEASURED = 2048, 4096  # tokens
 USED = 0.9  # of what is free: a pool has holes, and small things come and go
 KEPT = 0.8  # of what is free, with what passes keep besides
 ADAM = 4  # copies of an adapter in float32 besides its weights: two moments, a gradient, and one that is added to it
+LARGE = 2_000_000_000  # weights from which on PASS tokens are enough
+MOST_PASS = 1 << 16  # tokens
 MOST = 1 << 20  # tokens; no model has a longer context
 FILLING = 2.0  # keys and values of a wave while it is filled, in copies
 
@@ -83,6 +85,12 @@ def reserved(self: Any) -> int:
     return adapter * (ADAM * (slots - 1))
 
 
+def whole_pass(self: Any) -> int:
+    """Tokens of a pass that is enough work for a GPU: the smaller the model, the more."""
+    weights = sum(leaf.size for leaf in jax.tree.leaves(self.non_lora_params))
+    return min(max(engine_shapes.PASS, engine_shapes.power_of_two(LARGE * engine_shapes.PASS // weights)), MOST_PASS)
+
+
 def measured(self: Any) -> list[int]:
     """Bytes of passes of MEASURED tokens; from a file beside the compiled programs, where this was measured before."""
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
@@ -119,7 +127,7 @@ def plan(self: Any) -> dict[str, Any]:
     engine_blocks.keeping = engine_blocks.Keeping(KEPT * free - first, per_token, attention, products)
     layers = self.model_config.get_config().num_hidden_layers
     kept = longest(KEPT * free, first, per_token + layers * (attention + products))  # what keeps everything
-    most = min(kept if kept >= MEASURED[0] else int((USED * free - first) / per_token), engine_shapes.PASS)
+    most = min(kept if kept >= MEASURED[0] else int((USED * free - first) / per_token), whole_pass(self))
     engine_shapes.pass_tokens = max(most, engine_shapes.SHORTEST)
     engine_waves.wave_tokens = max(1, int(USED * free / (FILLING * wave_bytes(self))))
     return {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from skyrl.utils.log import logger
 
 from repairs import engine_load
@@ -36,7 +37,7 @@ def needed(compiled: Any) -> int:
 
 
 class Programs:
-    """Those in the queue of a thread that compiles ahead, compiled now, ready, or refused.
+    """Those in the queue of a thread that compiles ahead, compiled now, made, ready to be called, or refused.
 
     `limit`: tokens up to which they are compiled ahead; 0: none. `micro_batch`, `seats`: rows of full passes and waves;
     0: as the first has.
@@ -48,14 +49,15 @@ class Programs:
         self._changed = threading.Condition()
         self._queue: dict[Hashable, tuple[str, Compile]] = {}
         self._ready: dict[Hashable, Any] = {}
-        self._refused: dict[Hashable, str] = {}
+        self._made: dict[Hashable, Any] = {}  # not called so far: compiled ahead, or too large
+        self._refused: dict[Hashable, str] = {}  # that could not even be compiled
         self._called: set[Hashable] = set()
         self._now: Hashable = None
         self._thread: threading.Thread | None = None
 
     def clear(self) -> None:
         with self._changed:
-            for known in (self._queue, self._ready, self._refused, self._called):
+            for known in (self._queue, self._ready, self._made, self._refused, self._called):
                 known.clear()
 
     def first(self, key: Hashable) -> bool:
@@ -75,31 +77,36 @@ class Programs:
         if key in self._refused:
             raise TooLarge(self._refused[key])
         if key not in self._ready:
-            self._ready[key] = self._fitting(key, name, compile_it)
+            if key not in self._made:
+                self._made[key] = self._compiled(key, name, compile_it)
+            self._check(name, self._made[key])
+            self._ready[key] = self._made.pop(key)
         return self._ready[key]
 
-    def _fitting(self, key: Hashable, name: str, compile_it: Compile) -> Any:
+    def _compiled(self, key: Hashable, name: str, compile_it: Compile) -> Any:
         try:
-            compiled = compile_it()
+            return compile_it()
         except RuntimeError as error:
             if FULL not in str(error):
                 raise
             self._refused[key] = f"{name} does not fit into the memory ({str(error).splitlines()[0]})"
             raise TooLarge(self._refused[key]) from error
+
+    def _check(self, name: str, compiled: Any) -> None:
+        """Raises TooLarge."""
+        jax.block_until_ready(jnp.zeros(()) + 1)  # what ran before has given back its memory
         free = self.room.free()
         if free is not None and needed(compiled) > free:
-            self._refused[key] = (
-                f"{name} needs {needed(compiled) / GIB:.1f} GiB of memory, {max(free, 0) / GIB:.1f} are free; "
+            raise TooLarge(
+                f"{name} needs {needed(compiled) / GIB:.2f} GiB of memory, {max(free, 0) / GIB:.2f} are free; "
                 "set a smaller context_limit, or give the server more memory or GPUs"
             )
-            raise TooLarge(self._refused[key])
-        return compiled
 
     def add(self, programs: list[Program]) -> None:
         """After the call that made them: compiling beside it would slow it down."""
         with self._changed:
             for key, name, compile_it in programs:
-                if key not in self._called | self._ready.keys() | self._refused.keys():
+                if key not in self._called | self._ready.keys() | self._made.keys() | self._refused.keys():
                     self._queue[key] = name, compile_it
             if self._queue and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="warm-up", daemon=True)
@@ -114,7 +121,7 @@ class Programs:
                 name, compile_it = self._queue.pop(self._now)
             began = time.monotonic()
             try:
-                self._ready[self._now] = self._fitting(self._now, name, compile_it)
+                self._made[self._now] = compile_it()
                 logger.info(f"compiled ahead: {name} in {time.monotonic() - began:.1f} s")
                 engine_load.load.add(compiles_ahead=1)
             except FAILURES as error:  # the call that needs it will compile it, and fail where it must

@@ -27,8 +27,8 @@ TINY = 32  # tokens; no conversation of a trial is that short
 SHORTEST = 128  # tokens
 FINE = 1024  # tokens; beyond, the padding to a power of two costs more than a program
 ROOM_STEP = 64  # tokens; prompt bucket and answer limit determine the room already, so it needs no bucket
-PASS = 8192  # tokens of a pass: more does not make a GPU faster
-FILLED = 2048  # tokens of a pass that is filled up whatever it costs
+PASS = 8192  # tokens of a pass of a large model: more does not make a GPU faster
+FILLED = 4096  # tokens of a pass that is filled up whatever it costs
 pass_tokens = PASS  # less where the memory is small
 
 

@@ -1,13 +1,12 @@
 """What a pass computes without routing and in blocks is what skyrl's own layers compute; its memory has a bound."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.models import tiny_model
-from tests.conftest import succeed
+from tests.support.engine_programs import results
 
 ENGINE = """
 import json, sys
@@ -23,7 +22,8 @@ stock = LoRAMixin.apply_lora, LoRAExpert.__call__
 repairs.apply("engine", [name for name in repairs.NAMES if name != "blocks"])
 from skyrl.backends import jax as backend
 from skyrl.tinker import types
-from repairs import engine_blocks, engine_lora, engine_slots, engine_waves
+from repairs import engine_blocks, engine_lora, engine_slots
+from tests.support.engine_programs import pass_of
 
 settings = {"max_lora_adapters": 3, "max_lora_rank": 8, "train_micro_batch_size": 2, "sample_max_num_sequences": 4}
 settings |= {"gradient_checkpointing": True, "warm_up_tokens": 0}
@@ -38,18 +38,8 @@ def engine_of():
     nnx.update(engine.lora_params, jax.tree.map_with_path(noise, engine.lora_params))
     return engine
 
-def batch_of(lengths):
-    tokens = [[(11 * row + 3 * i) % 250 for i in range(length)] for row, length in enumerate(lengths)]
-    rows = {"all_model_ids": ["m"], "all_loss_fns": ["cross_entropy"], "all_loss_fn_configs": [None]}
-    lists = {name: value * len(lengths) for name, value in rows.items()}
-    lists |= {f"all_{name}": [[] for _ in lengths] for name in ("values", "returns", "rollout_logprobs")}
-    lists["all_model_inputs"] = [types.ModelInput(chunks=[types.EncodedTextChunk(tokens=one)]) for one in tokens]
-    lists |= {"all_targets": [one[1:] + [7] for one in tokens], "all_token_weights": [[0.5] * n for n in lengths]}
-    lists |= {"all_sampling_logprobs": [[-5.0] * n for n in lengths], "all_advantages": [[0.1] * n for n in lengths]}
-    return types.PreparedModelPassBatch(**lists, request_batch_slices=[("r", "m", 0, len(lengths))])
-
 def trained(engine):
-    result = engine.forward_backward(batch_of(LENGTHS))["r"]
+    result = engine.forward_backward(pass_of(types, *LENGTHS))["r"]
     gradient = jax.tree.leaves(engine.gradients.pop("m").total)
     logprobs = [np.asarray(output["logprobs"]["data"]) for output in result.loss_fn_outputs]
     return result.metrics["loss:sum"], logprobs, [np.asarray(leaf) for leaf in gradient]
@@ -88,15 +78,10 @@ print("RESULT", json.dumps(found))
 """
 
 
-def results(model: Path, code: str, *arguments: object) -> dict[str, Any]:
-    programs = {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ".state/jax-cache"}
-    programs |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    command = ("server/.venv/bin/python", "-c", code, model, *map(str, arguments))
-    lines = succeed(*command, env=programs, timeout_sec=1800).splitlines()
-    return next(json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT "))
+MOE = pytest.param("qwen3", "tiny-moe", marks=pytest.mark.nightly)
 
 
-@pytest.mark.parametrize(("kind", "size"), [("qwen3", "tiny"), ("llama", "tiny"), ("qwen3", "tiny-moe")])
+@pytest.mark.parametrize(("kind", "size"), [("qwen3", "tiny"), ("llama", "tiny"), MOE])
 def test_passes_without_routing_and_in_blocks_give_what_skyrl_computes(
     server_env: None, tiny_model_dir: Path, tmp_path: Path, kind: Any, size: str
 ) -> None:

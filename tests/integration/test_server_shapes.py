@@ -85,7 +85,7 @@ engine._create_loss_and_grad_fn()
 padded = [call(*sizes) for call, *sizes in CALLS]
 scored(70)
 programs = engine_programs.programs
-unasked = [key for key in (*programs._queue, *programs._ready) if key[0] == "scoring"]
+unasked = [key for key in (*programs._queue, *programs._made, *programs._ready) if key[0] == "scoring"]
 scored_by_trainer(40, 50)
 programs.wait(1500)
 before = compiled()
