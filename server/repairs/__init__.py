@@ -131,7 +131,7 @@ REPAIRS = (
         "an optimizer step may overtake the pass before it; requests and results wait while the server sleeps",
         f"{ENGINE}: TinkerEngine.process_pending_requests_once; {API}: poll_futures",
         api=("api_futures",),
-        engine=("engine_turns",),
+        engine=("engine_fill", "engine_turns"),
     ),
     Repair(
         "load",
