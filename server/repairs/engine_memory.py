@@ -26,7 +26,7 @@ from repairs.engine_room import GIB
 
 MEASURED = 2048, 4096  # tokens
 USED = 0.9  # of what is free: a pool has holes, and small things come and go
-KEPT = 0.8  # of what is free, with what passes keep besides
+KEPT = 0.72  # of what is free, with what passes keep besides
 ADAM = 4  # copies of an adapter in float32 besides its weights: two moments, a gradient, and one that is added to it
 LARGE = 2_000_000_000  # weights from which on PASS tokens are enough
 MOST_PASS = 1 << 16  # tokens
