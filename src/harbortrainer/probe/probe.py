@@ -15,6 +15,7 @@ import httpx
 import tinker
 
 from harbortrainer.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Contract, ServerKind, sampler_name
+from harbortrainer.backend.health import about_server, memory_line
 from harbortrainer.backend.http import http_client
 from harbortrainer.backend.load import read_load, say_what_compiles
 from harbortrainer.backend.sessions import KEY_HEADER, Session
@@ -25,6 +26,7 @@ from harbortrainer.probe.session import RANK, ProbeSession
 from harbortrainer.stopping import run_until
 
 SERVER = "server"  # a group of rows
+CHANGING = ("instance", "memory")  # of what a server says about itself: not the same after each start
 IDENTITY_LIMIT_SEC = 10.0
 log = logging.getLogger("harbortrainer")
 
@@ -139,6 +141,8 @@ async def _describe(session: ProbeSession, identity: "ServerIdentity", findings:
     findings.row(SERVER, "models", ", ".join(sorted(served)[:8]) or "none named", "info")
     limit = served.get(session.model_name) or server.get("context_limit")
     note = "" if limit else "context_limit is not checked"
+    if memory := server.get("memory"):
+        findings.row(SERVER, "memory", memory_line(memory, limit or 0), "info")
     findings.row(SERVER, "context length", limit or "not reported", "same" if limit else "differs", note)
     alpha = server.get("lora_alpha")
     findings.row(SERVER, "LoRA alpha", "not reported" if alpha is None else alpha, "info")
@@ -157,7 +161,9 @@ async def identify(url: str, key: str = "") -> ServerIdentity:
     try:
         async with http_client(IDENTITY_LIMIT_SEC) as http:
             server = _server(await http.get(f"{url}/api/v1/healthz"))
-            text = json.dumps({name: server[name] for name in server if name != "instance"}, sort_keys=True)
+            text = json.dumps(
+                {name: server[name] for name in server if name not in ("instance", "memory")}, sort_keys=True
+            )
             if not server:
                 described = await http.get(f"{url}/openapi.json", headers={KEY_HEADER: key} if key else None)
                 text = f"{url}\n{described.text if described.status_code == httpx.codes.OK else ''}"
@@ -168,7 +174,6 @@ async def identify(url: str, key: str = "") -> ServerIdentity:
 
 def _server(answer: httpx.Response) -> dict[str, Any]:
     try:
-        found = answer.json().get("server")
+        return about_server(answer.json())
     except (ValueError, AttributeError):
         return {}
-    return found if isinstance(found, dict) else {}
