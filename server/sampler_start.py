@@ -86,7 +86,7 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     """
     from skyrl.tinker import api
 
-    from repairs.api_limits import context_limit
+    from repairs.api_limits import own_context
 
     config = api.app.state.engine_config
     if args.sampler == "jax" and not (args.repairs and config.external_inference_url):
@@ -96,7 +96,7 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     state = Path(config.checkpoints_base).resolve().parent
     folder = str(state / "vllm-adapters")
     os.environ[KEY] = os.environ.get(KEY) or secrets.token_hex(16)  # empty, it would be no header that can be sent
-    api.app.state.context_limit = context_limit()
+    api.app.state.context_limit = own_context()
     if config.external_inference_url:
         urls = urls_of(config.external_inference_url)
         config.external_inference_url = None  # skyrl's own client stays away
@@ -168,7 +168,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     from skyrl.tinker import api
 
     from repairs import positions
-    from repairs.api_limits import context_limit, model_config
+    from repairs.api_limits import model_config, own_context
 
     check_flags(args.vllm_flags)
     if not sampler.PYTHON.exists():
@@ -187,7 +187,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     return sampler.Plan(
         model=args.base_model,
         dtype=values.get("dtype") or values.get("torch_dtype") or "float32",
-        context=context_limit(),
+        context=own_context(),
         rank=api.app.state.engine_config.backend_config.get("max_lora_rank", 32),
         ports=free_ports(max(len(own), args.vllm_cpu_replicas)),
         gpus=(first_gpu(),) if shared else own,
@@ -196,7 +196,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         max_deaths=args.vllm_max_deaths,
         hang_sec=args.vllm_hang_sec or (HANG_CPU_SEC if on_cpu else HANG_SEC),
         log_mb=args.log_mb,
-        positions=positions.parameters_of(values, context_limit()) if positions.is_ours(values) else {},
+        positions=positions.parameters_of(values, own_context()) if positions.is_ours(values) else {},
         after=str(marker) if shared else "",
         flags=args.vllm_flags,
         handed=str(handover.make_folder(state)),

@@ -14,7 +14,8 @@ from typing import Any
 
 from skyrl.tinker import api
 
-from repairs.api_limits import context_limit, fitting
+from repairs import positions
+from repairs.api_limits import context_limit, fitting, model_config
 from repairs.api_load import read_load
 from repairs.api_routes import open_endpoint
 from repairs.sdk_models import ALPHA
@@ -61,6 +62,7 @@ def apply(repairs: list[str], skyrl: str) -> None:
             "max_lora_adapters": config.backend_config.get("max_lora_adapters", 32),
             "lora_alpha": ALPHA,
             "context_limit": context_limit(),
+            "made_for": positions.longest(model_config()),
             "keep_results_mb": api.app.state.keep_results_mb,
             "sampler": kind,
         }

@@ -129,6 +129,9 @@ async def connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> 
     check_model(config, served)
     if problem := context_problem(config, kind, served.get(config.model_name)):
         raise UserError(problem)
+    if (made_for := about.get("made_for")) and config.context_limit > made_for:
+        text = "context_limit=%d: %s was made for %d tokens; answers get worse beyond them"
+        _log.warning(text, config.context_limit, config.model_name, made_for)
     if memory := about.get("memory"):
         say(memory_line(memory, config.context_limit))
     if kind.architectures is not None:
