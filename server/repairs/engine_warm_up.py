@@ -52,7 +52,8 @@ def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:
         params, own = (pending, lora_params, others), program(*batch[0].shape, pending, lora_params, others, *batch)
         result = programs.get(*own)
         more = longer(params, batch) if programs.first(own[0]) and programs.limit else []
-        found = result(*params, *batch)
+        # over several devices arrays come in other places than the program was compiled for: JAX moves them
+        found = (result if mesh.size == 1 else jitted)(*params, *batch)
         programs.add(more)
         return found
 
@@ -85,7 +86,10 @@ def planned_waves(jitted: Any) -> Any:
         more: list[Program] = []
         if programs.first(own[0]) and programs.limit and new > longest:
             longest, more = new, longer(model, ids, mask, new, rest, flags)
-        result = compiled(model, ids, mask, *arrays_of(rest))
+        if ids.sharding.mesh.size == 1:
+            result = compiled(model, ids, mask, *arrays_of(rest))
+        else:
+            result = jitted(model, ids, mask, room, new, *rest, **flags)
         programs.add(more)
         return result
 
@@ -116,7 +120,8 @@ def planned_scores(jitted: Any) -> Any:
         more = longer(model, ids, mask, rest) if programs.limit and not begun else []
         begun |= bool(more)
         programs.first(own[0])
-        result = compiled(model, ids, mask, *arrays_of(rest))
+        one_device = ids.sharding.mesh.size == 1
+        result = compiled(model, ids, mask, *arrays_of(rest)) if one_device else jitted(model, ids, mask, *rest)
         programs.add(more)
         return result
 
