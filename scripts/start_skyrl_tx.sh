@@ -9,17 +9,18 @@
 #   FRESH=1                  forget everything first: deletes database and checkpoints of SKYRL_TX_STATE; 0 = keep
 #   MAX_LORA_ADAPTERS=4      slots, one of them the base model's; every slot costs memory and time at each step
 #   MAX_LORA_RANK=32
-#   TRAIN_MICRO_BATCH_SIZE=8     sequences in one forward and backward pass; lower it when memory runs out; 0 = all
-#   SAMPLE_MAX_NUM_SEQUENCES=16  sequences sampled at once; 0 = all that wait
+#   TRAIN_MICRO_BATCH_SIZE=8     most sequences in one forward and backward pass, which memory bounds by tokens; 0 = no limit
+#   SAMPLE_MAX_NUM_SEQUENCES=16  most sequences sampled at once, which memory bounds by tokens; 0 = all that wait
 #   GRADIENT_CHECKPOINTING=true   layers computed again in the backward pass: memory for long contexts; false = off
 #   SESSION_TIMEOUT=60       seconds after which a client that has vanished loses its slot
 #   SKYRL_TX_REPAIRS=all     which repairs of server/repairs: all, names with commas between, none = skyrl as published,
 #                            sdk = as published, but for what our version of the tinker SDK cannot do without
-#   SKYRL_TX_CONTEXT_LIMIT=0 tokens in one sequence; 0 = what the model was made for, 128K at least
+#   SKYRL_TX_CONTEXT_LIMIT=0 tokens in one sequence; 0 = what the model was made for, 128K at least; 40960 = Qwen3 without YaRN
 #   SKYRL_TX_KEEP_SEC=900    seconds for which the database keeps requests and results after their answer
 #   SKYRL_TX_KEEP_MB=1024    MiB that they may take, at most; then the oldest go earlier
 #   SKYRL_TX_LOG_MB=64       MiB of server.log (--background) and vllm.log; a full one is put aside as .1, .2, .3, then deleted
 #   JAX_COMPILATION_CACHE_DIR=.state/jax-cache     compiled programs, kept between starts
+#   XLA_PYTHON_CLIENT_MEM_FRACTION=0.92            share of the GPU's memory that JAX takes; 0.45 beside vLLM
 #   SKYRL_TX_API_KEY         the key that the server requires (header X-API-Key), tml- and 16 characters or more. Without
 #                            it, a server on 127.0.0.1 requires none. A server on another SKYRL_TX_HOST gets one made in
 #                            SKYRL_TX_STATE/api_key; set SKYRL_TX_API_KEY to it where you train

@@ -6,6 +6,7 @@ Runs each call that training needs, once and small, in a LoRA slot that it gives
 one, with the cause and what to do about it. A first call compiles for seconds, with a large model for minutes.
 """
 
+import importlib.util
 import logging
 import os
 import queue
@@ -20,13 +21,13 @@ from typing import Any
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # about missing torch, which is not used
 VENV = Path(__file__).resolve().parents[1] / ".venv"
 
-try:
-    import httpx
-except ModuleNotFoundError:  # called by its name: the machine's own Python runs it
+if any(importlib.util.find_spec(name) is None for name in ("httpx", "tinker")):  # the machine's own Python runs it
     python = str(VENV / "bin/python")
     if sys.executable == python or not os.access(python, os.X_OK):
         sys.exit("the trainer environment .venv is missing or broken; run scripts/setup.sh")
     os.execv(python, [python, *sys.argv])
+
+import httpx  # noqa: E402 - the check comes first
 
 TEXT = "The answer to 2 plus 3 is 5."
 # Of this form, as the SDK requires. The server checks it only if it was started with one; it never gets Tinker's.

@@ -93,6 +93,20 @@ def check_parallel() -> None:
         )
 
 
+def check_positions(repaired: list[str]) -> None:
+    """Exits with one line where the model has positions that are not computed here. After configure_api."""
+    from skyrl.tinker import api
+
+    from repairs.api_limits import model_config
+    from repairs.positions import trouble
+
+    limit = api.app.state.context_limit
+    if "positions" in repaired and (reason := trouble(model_config(), limit)):
+        sys.exit(
+            f"model {api.app.state.engine_config.base_model}{f', context of {limit} tokens' * bool(limit)}: {reason}"
+        )
+
+
 def announce_when_ready(marker: Path, url: str, model: str, wiring: sampler_start.Wiring | None) -> None:
     """Prints the ready line once the engine has left its marker (it does so after the API listens) and vLLM answers.
 
@@ -117,7 +131,9 @@ def parse_flags(flags: list[str]) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on")
     parser.add_argument("--repairs", default="all", help=f"all, none, or some of {','.join(repairs.NAMES)}")
-    parser.add_argument("--context-limit", type=int, default=0, help="tokens in a sequence; 0: the model's, or 128K")
+    parser.add_argument(
+        "--context-limit", type=int, default=0, help="tokens in a sequence; 0: what the model was made for"
+    )
     parser.add_argument("--keep-results-sec", type=float, default=900, help="how long the database keeps a result")
     parser.add_argument("--keep-results-mb", type=float, default=1024, help="most that the results kept may take, MiB")
     parser.add_argument("--log-mb", type=int, default=64, help="MiB of vLLM's log before it is put aside")
@@ -136,6 +152,8 @@ def configure_api(args: argparse.Namespace) -> None:
     from skyrl.tinker import api
 
     fields = {name: value for name, value in vars(args).items() if name in api.EngineConfig.model_fields}
+    if "positions" in args.repairs and args.context_limit:
+        fields["backend_config"] = fields["backend_config"] | {"context_limit": args.context_limit}
     api.app.state.engine_config = api.EngineConfig.model_validate(fields)
     api.app.state.context_limit = args.context_limit
     api.app.state.keep_results_sec = args.keep_results_sec
@@ -174,6 +192,7 @@ def run_api(flags: list[str]) -> None:
         api._build_uv_run_cmd_engine = engine_command
         configure_api(args)
         check_parallel()
+        check_positions(args.repairs)
         url = f"http://{args.host}:{args.port}"
         with sampler_start.sampling(args, marker) as wiring:
             repair_api(args, wiring)

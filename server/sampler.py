@@ -20,7 +20,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ MEMORY_HELP = (
 class Plan:
     """`gpus`: one for each replica, empty on a CPU. `after`: a file that exists before vLLM may start; "" = at once.
 
-    `memory`: the share of a GPU. `context`: tokens in a sequence; `stretched`: more than the model was made for.
+    `memory`: the share of a GPU. `context`: tokens in a sequence; `positions`: rope_parameters, {} = the
+    model's own.
     `flags`: more of vLLM's, from VLLM_FLAGS. `hang_sec`: without a token, after which it is started again.
     `log_mb`: MiB of a log before it is put aside.
     `handed`: a folder that is removed at the end (repairs/handover.py).
@@ -67,7 +68,7 @@ class Plan:
     max_deaths: int
     hang_sec: float
     log_mb: int
-    stretched: bool = False
+    positions: dict[str, Any] = field(default_factory=dict)
     after: str = ""
     flags: str = ""
     handed: str = ""
@@ -102,8 +103,9 @@ def command(plan: Plan, index: int) -> list[str]:
     }
     switches = ["--lora-target-modules", *ADAPTED]
     switches += ["--enable-lora", "--enable-prompt-tokens-details", "--no-enable-log-requests"]
-    if plan.stretched:  # otherwise vLLM's table of positions ends where the model's does
-        values["--hf-overrides"] = json.dumps({"max_position_embeddings": plan.context})
+    if plan.positions.get("rope_type") not in (None, "default"):  # as the trainer computes them
+        overrides = {"rope_parameters": plan.positions, "max_position_embeddings": plan.context}
+        values["--hf-overrides"] = json.dumps(overrides)
     if plan.gpus:
         values["--gpu-memory-utilization"] = plan.memory
         values["--worker-extension-cls"] = "unpinned.Unpinned"  # in server/vllm, see environment()

@@ -144,13 +144,6 @@ def check(args: argparse.Namespace) -> None:
     if "vllm" not in args.repairs:
         sys.exit("--sampler vllm: needs the repair vllm; set SKYRL_TX_REPAIRS=all or SAMPLER=jax")
     config = model_config()
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind != "default":
-        sys.exit(
-            f"SAMPLER=vllm: {args.base_model} has scaled positions (rope_type={kind}), which vLLM applies and the "
-            "trainer does not; use SAMPLER=jax"
-        )
     experts = next((name for name in MOE_FIELDS if config.get(name)), None)
     if experts is not None:
         sys.exit(
@@ -174,6 +167,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     """How server/sampler.py starts vLLM. Exits with one line if it cannot."""
     from skyrl.tinker import api
 
+    from repairs import positions
     from repairs.api_limits import model_config, own_context
 
     check_flags(args.vllm_flags)
@@ -202,7 +196,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         max_deaths=args.vllm_max_deaths,
         hang_sec=args.vllm_hang_sec or (HANG_CPU_SEC if on_cpu else HANG_SEC),
         log_mb=args.log_mb,
-        stretched=own_context() > (values.get("max_position_embeddings") or 0),
+        positions=positions.parameters_of(values, own_context()) if positions.is_ours(values) else {},
         after=str(marker) if shared else "",
         flags=args.vllm_flags,
         handed=str(handover.make_folder(state)),

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the transfers for a GPU machine without network, here, on a machine that has one:
 #   scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY] PREFIX      makes PREFIX1, PREFIX2, ...
+#   scripts/gpu/pack.sh --server [--limit MIB] [--model DIRECTORY] PREFIX    the same without Docker: server and bench only
 #   scripts/gpu/pack.sh --sampler [--limit MIB] PREFIX                the same of vLLM for SAMPLER=vllm, without a model
 #   scripts/gpu/pack.sh --agent NAME [--limit MIB] PREFIX             the same of an agent's program for agents_dir
 # Docker engine (Debian packages), base image, Python packages of both environments, this project's files as they are,
@@ -120,15 +121,16 @@ transfers() {
   (cd "$PARTS" && du -ck --apparent-size "$@") | awk '{printf "  %6.1f MiB  %s\n", $1 / 1024, $2}' >&2
 }
 
-usage="usage: scripts/gpu/pack.sh [--limit MIB] [--model DIRECTORY | --sampler | --agent NAME] PREFIX"
-limit=53 model="" prefix="" sampler=false agent=""
+usage="usage: scripts/gpu/pack.sh [--limit MIB] [--server] [--model DIRECTORY | --sampler | --agent NAME] PREFIX"
+limit=53 model="" prefix="" sampler=false agent="" docker=true
 while [ $# -gt 0 ]; do
   case "$1" in
     --limit) limit="${2:-}" && shift 2 ;;
     --model) model="$(cd "$CALLER" && realpath -m "${2:-}")" && shift 2 ;;
+    --server) docker=false && shift ;;
     --sampler) sampler=true && shift ;;
     --agent) agent="${2:-}" && shift 2 ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
     -*) fail "$usage" ;;
     *) prefix="$(cd "$CALLER" && realpath -m "$1")" && shift ;;
   esac
@@ -156,9 +158,13 @@ if [ -n "$agent" ]; then
 fi
 
 packages="packages-$(cat scripts/gpu/*.list requirements.lock server/requirements.lock | sha256sum | cut -c1-12).tar.xz"
-base="base-$(docker image inspect --format '{{slice .Id 7 19}}' "$BASE_IMAGE" 2>/dev/null || echo new).tar.xz"
-once "engine-$RELEASE.tar.xz" pack_engine
-once "$base" pack_base
+files=()
+if $docker; then
+  base="base-$(docker image inspect --format '{{slice .Id 7 19}}' "$BASE_IMAGE" 2>/dev/null || echo new).tar.xz"
+  once "engine-$RELEASE.tar.xz" pack_engine
+  once "$base" pack_base
+  files=("engine-$RELEASE.tar.xz" "$base")
+fi
 once "$packages" pack_packages
 if [ -n "$model" ]; then
   weights="model-$(basename "$model")-$(cat "$model"/config.json "$model"/*.safetensors | sha256sum | cut -c1-12).tar.xz"
@@ -170,4 +176,4 @@ fi
 pack_project
 
 basename "${model:-SmolLM2-135M-Instruct}" >"$PARTS/model-name"
-transfers "unpack.sh take_in.sh" "engine-$RELEASE.tar.xz" "$base" "$packages" "$weights" project.tar.xz model-name
+transfers "unpack.sh take_in.sh" "${files[@]}" "$packages" "$weights" project.tar.xz model-name

@@ -60,3 +60,21 @@ measure() {
 }
 
 stop_sampler() { SKYRL_TX_STATE="$V_STATE" scripts/stop_skyrl_tx.sh "$PORT"; }
+
+# passes SECONDS [FLAG ...]: scripts.gpu.passes on V_MODEL with most of the GPU; lines in passes.jsonl.
+passes() {
+  export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$STATE/jax-cache}" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
+  XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.95}" \
+    server/.venv/bin/python -m scripts.gpu.passes "$V_MODEL" --seconds "$1" --out "$OUT/passes.jsonl" "${@:2}"
+}
+
+# Four tasks of the easy family that are graded at random.
+random_tasks() {
+  local task
+  "$PYTHON" -m scripts.easy.make_tasks .state/easy
+  mkdir -p .state/random
+  for task in $(find .state/easy -mindepth 1 -maxdepth 1 -type d | sort | head -n 4); do
+    cp -r "$task" .state/random/
+    printf '#!/bin/bash\nmkdir -p /logs/verifier\necho $((RANDOM %% 2)) >/logs/verifier/reward.txt\n' >".state/random/$(basename "$task")/tests/test.sh"
+  done
+}

@@ -84,7 +84,8 @@ repairs.apply('engine', repairs.chosen('all')); print('server: jax', jax.__versi
 }
 
 take_in
-(install_engine && install_image) >"$WORK/engine.log" 2>&1 &
+# a transfer of pack.sh --server has no engine
+([ ! -f "$WORK/engine.tar.xz" ] || { install_engine && install_image; }) >"$WORK/engine.log" 2>&1 &
 engine=$!
 install_project || fail "project or packages could not be unpacked"
 install_model || fail "the model could not be made"

@@ -111,7 +111,11 @@ choose_device() {
 choose_sampler() {
   local gpus left
   case "$1" in
-    jax) return ;;
+    jax)
+      # the rest is for cuDNN's and cuBLAS's own memory; JAX would take three quarters
+      if [ "${JAX_PLATFORMS:-}" != cpu ]; then export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"; fi
+      return
+      ;;
     vllm) ;;
     *) fail "SAMPLER=$1: jax or vllm" ;;
   esac

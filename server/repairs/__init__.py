@@ -37,14 +37,26 @@ REPAIRS = (
     Repair(
         "own_pass",
         "a pass runs over all adapters: one bad one reaches everybody",
-        f"{JAX}: JaxBackendImpl._create_loss_and_grad_fn",
+        f"{JAX}: JaxBackendImpl._create_loss_and_grad_fn; skyrl/tx/layers/lora.py: LoRAMixin.apply_lora",
         engine=("engine_own_pass",),
+    ),
+    Repair(
+        "blocks",
+        "layers are computed for all tokens of a pass at once: long contexts do not fit",
+        "skyrl/tx/models/qwen3.py: Qwen3MLP; skyrl/tx/layers/attention.py, stacked.py",
+        engine=("engine_blocks",),
     ),
     Repair(
         "own_step",
         "an optimizer step runs over all adapters: weight decay and NaN reach everybody's",
         f"{JAX}: JaxBackendImpl.optim_step",
         engine=("engine_own_step",),
+    ),
+    Repair(
+        "positions",
+        "scaled positions (YaRN, Llama 3.1) are computed as if they were not",
+        "skyrl/tx/models/qwen3.py, llama3.py: apply_rope",
+        engine=("engine_positions",),
     ),
     Repair(
         "loss_sum",
@@ -86,9 +98,9 @@ REPAIRS = (
     ),
     Repair(
         "shapes",
-        "each number of datums and each of many lengths compiles another program",
-        f"{JAX}: JaxBackendImpl._model_pass; skyrl/tx/utils/models.py: round_up_seq_len",
-        engine=("engine_shapes", "engine_warm_up"),
+        "each number of datums and each of many lengths compiles another program, without a bound of its memory",
+        f"{JAX}: JaxBackendImpl._model_pass, sample; skyrl/tx/utils/generator.py: GeneratorMixin.generate",
+        engine=("engine_shapes", "engine_waves", "engine_warm_up", "engine_memory"),
     ),
     Repair(
         "prompt_logprobs",
@@ -119,7 +131,7 @@ REPAIRS = (
         "an optimizer step may overtake the pass before it; requests and results wait while the server sleeps",
         f"{ENGINE}: TinkerEngine.process_pending_requests_once; {API}: poll_futures",
         api=("api_futures",),
-        engine=("engine_turns",),
+        engine=("engine_fill", "engine_turns"),
     ),
     Repair(
         "load",

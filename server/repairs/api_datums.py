@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from skyrl.tinker import api
 
-from repairs.api_limits import context_limit, vocabulary
+from repairs.api_limits import context_limit, fitting, vocabulary
 from repairs.api_routes import Endpoint, bad_request, wrap
 
 TARGETS = "target_tokens"
@@ -33,6 +33,16 @@ def text_tokens(model_input: api.ModelInput, where: str) -> list[int]:
     return tokens
 
 
+def check_fits(tokens: int, what: str, where: str) -> None:
+    """Raises 400 when so many tokens do not fit into the engine's memory. `what`: trained, or sampled."""
+    most = fitting().get(what, tokens)
+    if tokens > most:
+        raise bad_request(
+            f"{where}: {tokens} tokens; the server's memory holds {most} where they are {what}: "
+            f"set context_limit={most}, or give the server more memory or GPUs"
+        )
+
+
 def check_ids(tokens: list[int], where: str) -> None:
     ids, size = np.asarray(tokens), vocabulary()
     wrong = np.flatnonzero((ids < 0) | (ids >= size) | (ids != np.floor(ids)))
@@ -46,6 +56,7 @@ def check_ids(tokens: list[int], where: str) -> None:
 def check_datum(index: int, datum: api.Datum, loss_fn: str) -> None:
     where = f"datum {index}"
     n = len(text_tokens(datum.model_input, f"{where}: model_input"))
+    check_fits(n, "trained", where)
     inputs = datum.loss_fn_inputs
     if unknown := sorted(inputs.keys() - {TARGETS, *NUMBERS}):
         raise bad_request(f"{where}: {', '.join(unknown)}: no input of any loss here; leave it out")

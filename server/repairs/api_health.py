@@ -1,37 +1,33 @@
 """GET /api/v1/healthz says what server this is and what its engine does. Not a repair: it comes with any of them.
 
-`server` never changes while the server runs; `load` is what engine_load counts, absent without it; `sampler` is what
-computes samples and, with vLLM, the state of its replicas.
+`server` never changes while the server runs; `load` is what engine_load counts, absent without it; `memory` is what
+fits into the engine's memory, as engine_memory measured it; `sampler` is what computes samples and, with vLLM, the
+state of its replicas.
 """
 
 # pyright: reportMissingImports=false
 import asyncio
 import importlib.metadata
-import json
-import os
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
 from skyrl.tinker import api
 
-from repairs.api_limits import context_limit
+from repairs import positions
+from repairs.api_limits import context_limit, fitting, model_config
+from repairs.api_load import read_load
 from repairs.api_routes import open_endpoint
 from repairs.sdk_models import ALPHA
 
-LOAD_FILE = "SKYRL_TX_LOAD_FILE"  # in the environment; engine_load writes the file
 INSTANCE = uuid.uuid4().hex  # a new one with every start
 
 
-def read_load() -> dict[str, Any]:
-    """{} until the engine has written it. `compiling_seconds`: so far, of the program that it compiles now."""
-    try:
-        load = json.loads(Path(os.environ[LOAD_FILE]).read_text())
-    except (KeyError, OSError, ValueError):
-        return {}
-    since = load.pop("compiling_since", None)
-    return load | ({} if since is None else {"compiling_seconds": time.time() - since})
+def load_and_memory() -> tuple[dict[str, Any], dict[str, Any]]:
+    """`compiling_seconds`: so far, of the program that the engine compiles now."""
+    load = read_load()
+    since, found = load.pop("compiling_since", None), load.pop("memory", None) or {}
+    return load | ({} if since is None else {"compiling_seconds": time.time() - since}), found
 
 
 def sampler_kind() -> dict[str, Any]:
@@ -66,11 +62,12 @@ def apply(repairs: list[str], skyrl: str) -> None:
             "max_lora_adapters": config.backend_config.get("max_lora_adapters", 32),
             "lora_alpha": ALPHA,
             "context_limit": context_limit(),
+            "made_for": positions.longest(model_config()),
             "keep_results_mb": api.app.state.keep_results_mb,
             "sampler": kind,
         }
-        load = await asyncio.to_thread(read_load)
-        more = {"load": load} if load else {}
+        load, found = await asyncio.to_thread(load_and_memory)
+        more = ({"load": load} if load else {}) | ({"memory": found | fitting()} if found else {})
         return {"status": "ok", "server": server, "sampler": kind | sampler_state()} | more
 
     api.healthz = healthz

@@ -1,4 +1,4 @@
-"""What the base model can take: vocabulary and context, from its config.json."""
+"""What the base model can take, from its config.json: vocabulary and context; and what fits into the memory."""
 
 # pyright: reportMissingImports=false
 import json
@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from skyrl.tinker import api
+
+from repairs import positions
+from repairs.api_load import memory
 
 LONG_CONTEXT = 131072
 
@@ -27,14 +30,36 @@ def model_config() -> dict[str, Any]:
 def context_limit() -> int:
     """Tokens in one sequence, prompt and answer together: the operator's, else the model's own but at least 128K.
 
-    Beyond max_position_embeddings a model gets worse, it does not fail; whether that is wanted is for the client.
+    Beyond what a model was made for it gets worse, it does not fail; whether that is wanted is for the client.
     """
-    return api.app.state.context_limit or max(model_config().get("max_position_embeddings") or 0, LONG_CONTEXT)
+    return api.app.state.context_limit or max(positions.longest(model_config()) or 0, LONG_CONTEXT)
 
 
 def own_context() -> int:
     """What an answer without max_tokens may fill: the operator's limit, else what the model was made for."""
-    return api.app.state.context_limit or model_config().get("max_position_embeddings") or LONG_CONTEXT
+    return api.app.state.context_limit or positions.longest(model_config()) or LONG_CONTEXT
+
+
+def fitting() -> dict[str, int]:
+    """Of the context limit: tokens that fit into the engine's memory, `trained` and `sampled`, and `at_once` of these.
+
+    {} while that is not known. vLLM has its own memory.
+    """
+    found, limit = memory(), context_limit()
+    if not found:
+        return {}
+    fits = {"trained": min(limit, found["trained_tokens"])}
+    if getattr(api.app.state, "vllm", None) is None:
+        sampled = min(limit, found["wave_tokens"])
+        seats = found["wave_tokens"] // max(sampled, 1)
+        fits |= {"sampled": sampled, "at_once": min(seats, found["seats"] or seats)}
+    return fits
+
+
+def whole_context() -> int:
+    """Tokens of a sequence that can be both sampled and trained."""
+    fits = fitting()
+    return min([context_limit(), *(fits[name] for name in ("trained", "sampled") if name in fits)])
 
 
 def vocabulary() -> int:

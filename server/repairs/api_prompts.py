@@ -11,8 +11,8 @@ import math
 from typing import Any
 
 from repairs import api_requests
-from repairs.api_datums import text_tokens
-from repairs.api_limits import context_limit, own_context
+from repairs.api_datums import check_fits, text_tokens
+from repairs.api_limits import context_limit, own_context, whole_context
 from repairs.api_routes import Endpoint, bad_request, wrap
 
 ABSENT = (
@@ -51,7 +51,7 @@ def check_settings(request: api_requests.SampleRequest) -> None:
 def answer_limit(n_prompt: int, max_tokens: int | None, num_samples: int) -> int:
     """Tokens of each sample. Raises 400 when they do not fit into the context, or all samples not into an answer."""
     limit = context_limit()
-    asked = max_tokens or max(own_context() - n_prompt, 1)
+    asked = max_tokens or max(min(own_context(), whole_context()) - n_prompt, 1)
     if n_prompt + asked > limit:
         raise bad_request(f"prompt of {n_prompt} tokens and max_tokens={asked}: more than the context limit of {limit}")
     if num_samples * asked > MOST_TOKENS:
@@ -67,6 +67,10 @@ def checked(stock: Endpoint) -> Endpoint:
         check_settings(request)
         n_prompt = len(text_tokens(request.prompt, "prompt"))
         max_tokens = answer_limit(n_prompt, request.sampling_params.max_tokens, request.num_samples)
+        if request.prompt_logprobs:  # by the engine, whatever samples
+            check_fits(n_prompt, "trained", "prompt to be scored")
+        if not (request.prompt_logprobs and max_tokens == 1):
+            check_fits(n_prompt + max_tokens, "sampled", "prompt and max_tokens")
         params = request.sampling_params.model_copy(update={"max_tokens": max_tokens})
         return await stock(request=request.model_copy(update={"sampling_params": params}), **others)
 

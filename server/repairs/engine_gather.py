@@ -20,10 +20,9 @@ from skyrl.tx.layers.connectors import is_connector_path
 from skyrl.tx.utils import models
 
 from repairs.engine_own_pass import base_dtype
-from repairs.engine_slots import all_finite, slots_of, take_slot
+from repairs.engine_slots import MATRICES, all_finite, slots_of, take_slot
 
 PREFIX = "base_model.model."  # of every tensor's name
-MATRICES = ("lora_A", "lora_B")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ FROM_CACHE = "/jax/compilation_cache/cache_hits"  # comes before COMPILED
 WHAT: dict[str | None, str] = {
     "forward_backward": "a training pass",
     "_prefill_and_decode": "a sampling wave",
+    "score": "a scoring of prompts",
     "forward": "a forward pass",
 }
 SHAPED = frozenset(WHAT)  # whose shape varies
@@ -69,6 +70,12 @@ class Load:
         with self._lock:
             for name, amount in amounts.items():
                 self.values[name] = self.values.get(name, 0.0) + amount
+            self._write()
+
+    def note(self, **values: Any) -> None:
+        """What is no counter."""
+        with self._lock:
+            self.values |= values
             self._write()
 
     def compile_began(self, event: str, _value: float, fun_name: str = "", **_: Any) -> None:
@@ -145,32 +152,27 @@ def naming_pass(function: Any) -> Any:
     return run
 
 
-def wave_shape(prompts: tuple[int, int], new: int, scored: bool) -> str:
+def wave_shape(prompts: tuple[int, int], new: int) -> str:
     """For people. `prompts`: rows and tokens."""
-    return "{} x {} tokens, {} new{}".format(*prompts, new, ", prompt scored" * scored)
+    return "{} x {} tokens, {} new".format(*prompts, new)
 
 
 def naming_wave(function: Any) -> Any:
     def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *batch: Any, **flags: bool) -> Any:
         """Wraps GeneratorMixin._prefill_and_decode."""
-        load.shape = wave_shape(ids.shape, new, flags.get("prompt_logprobs", False))
+        load.shape = wave_shape(ids.shape, new)
         return function(model, ids, mask, room, new, *batch, **flags)
 
     return run
 
 
-def counted(stock_sample: Any) -> Any:
-    def sample(self: Any, prepared_batch: Any) -> dict:
-        """Wraps JaxBackendImpl.sample."""
-        began, requests = time.monotonic(), len(prepared_batch.all_model_inputs)
-        try:
-            return stock_sample(self, prepared_batch)
-        finally:
-            seats = max(0, self.config.sample_max_num_sequences) or requests
-            waves = -(-requests // seats) if requests else 0
-            load.add(waves=waves, wave_requests=requests, wave_seconds=time.monotonic() - began)
+def naming_score(function: Any) -> Any:
+    def run(model: Any, ids: jax.Array, *batch: Any) -> Any:
+        """Wraps the scoring of prompts, which engine_waves adds."""
+        load.shape = "{} x {} tokens".format(*ids.shape)
+        return function(model, ids, *batch)
 
-    return sample
+    return run
 
 
 class Utilization(ctypes.Structure):
@@ -215,5 +217,6 @@ def apply() -> None:
     jax.monitoring.register_event_duration_secs_listener(load.compile_ended)
     jax.monitoring.register_event_listener(load.from_cache)
     GeneratorMixin._prefill_and_decode = staticmethod(naming_wave(GeneratorMixin._prefill_and_decode))
+    if hasattr(GeneratorMixin, "_score"):
+        GeneratorMixin._score = staticmethod(naming_score(GeneratorMixin._score))
     backend.JaxBackendImpl.__init__ = reporting(backend.JaxBackendImpl.__init__)
-    backend.JaxBackendImpl.sample = counted(backend.JaxBackendImpl.sample)

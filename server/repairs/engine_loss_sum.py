@@ -16,8 +16,6 @@ from skyrl.tinker import types
 
 from repairs import engine_own_step
 
-stock_model_pass = JaxBackendImpl._model_pass
-
 
 def sequence_sum(token_losses_BT: jax.Array, _weights_BT: jax.Array) -> jax.Array:
     """Loss of each sequence; the tokens' losses are weighted already. Returns shape (B,)."""
@@ -28,19 +26,24 @@ def undivided(_datums: int) -> float:
     return 1.0
 
 
-def model_pass(
-    self: Any, prepared_batch: types.PreparedModelPassBatch, model_pass_fn: Any
-) -> dict[str, types.ForwardBackwardOutput | types.ErrorResponse]:
-    """Wraps JaxBackendImpl._model_pass: adds the metric."""
-    results = stock_model_pass(self, prepared_batch, model_pass_fn)
-    for result in results.values():
-        losses = (math.fsum(output["elementwise_loss"]["data"]) for output in result.loss_fn_outputs)
-        result.metrics["loss:sum"] = sum(losses)
-    return results
+def with_metric(stock: Any) -> Any:
+    def run(
+        self: Any, prepared_batch: types.PreparedModelPassBatch
+    ) -> dict[str, types.ForwardBackwardOutput | types.ErrorResponse]:
+        """Wraps JaxBackendImpl.forward_backward and forward: adds the metric."""
+        results = stock(self, prepared_batch)
+        for result in results.values():
+            if isinstance(result, types.ForwardBackwardOutput):
+                losses = (math.fsum(output["elementwise_loss"]["data"]) for output in result.loss_fn_outputs)
+                result.metrics["loss:sum"] = sum(losses)
+        return results
+
+    return run
 
 
 def apply() -> None:
     engine_own_step.apply()
     JaxBackendImpl.reduce_losses = staticmethod(sequence_sum)
     JaxBackendImpl.gradient_divisor = staticmethod(undivided)
-    JaxBackendImpl._model_pass = model_pass
+    JaxBackendImpl.forward_backward = with_metric(JaxBackendImpl.forward_backward)
+    JaxBackendImpl.forward = with_metric(JaxBackendImpl.forward)

@@ -5,7 +5,7 @@ There a pass holds all adapter slots: where ragged_dot multiplies every row by e
 slot's NaN weights are NaN in every user's result, and time and memory grow with the number of slots.
 Here gradients are kept for each model, in float32, and a request whose result is not finite adds nothing to them.
 Upstream keeps adapters, and so Adam's moments, in the base weights' dtype: in bfloat16 a step of 1e-4 does not move a
-weight of 0.05 at all. Here they are float32; a pass computes with a copy in the base weights' dtype.
+weight of 0.05 at all. Here they are float32; a pass computes with a copy in the base weights' dtype (engine_lora).
 """
 
 # pyright: reportMissingImports=false
@@ -21,7 +21,8 @@ from skyrl.tinker import types
 from skyrl.tinker.loss_fns import LOSS_FUNCTIONS, LossFnConfig
 from skyrl.tx.utils.models import get_dtype
 
-from repairs.engine_slots import all_finite, in_dtype, take_slot, with_slots
+from repairs import engine_lora
+from repairs.engine_slots import all_finite, in_dtype, rounded, take_slot, with_slots
 
 NOT_FINITE = (
     "loss, log-probabilities or gradient of this request are not finite (a token id beyond the vocabulary, or an "
@@ -66,7 +67,7 @@ def create_pass(self: Any) -> None:
     def losses(
         lora, others, ids, mask, targets, weights, kinds, sampling_logprobs, advantages, config: LossFnConfig
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        model = nnx.merge(graphdef, in_dtype(lora, dtype), others)
+        model = nnx.merge(graphdef, rounded(lora, dtype), others)
         adapters = jnp.zeros(ids.shape[0], jnp.int32)
         output = model(ids, attention_mask=mask, adapter_indices=adapters, is_training=True)
         logprobs = model.compute_logprobs(output.last_hidden_state, targets, adapters)
@@ -189,6 +190,7 @@ def apply() -> None:
     JaxBackendImpl._create_loss_and_grad_fn = create_pass
     JaxBackendImpl.forward_backward = forward_backward
     JaxBackendImpl.forward = forward
+    engine_lora.apply()
     from repairs import engine_own_step  # which imports this module; a step needs the gradients that a pass keeps here
 
     engine_own_step.apply()

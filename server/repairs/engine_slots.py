@@ -11,7 +11,8 @@ from flax import nnx
 from skyrl.tx.layers.connectors import is_connector_path
 from skyrl.tx.utils.models import is_stacked_path
 
-PER_ADAPTER = ("lora_A", "lora_B", "lora_scaling", "lora_ranks")
+MATRICES = ("lora_A", "lora_B")
+PER_ADAPTER = (*MATRICES, "lora_scaling", "lora_ranks")
 
 
 def has_slots(path: tuple) -> bool:
@@ -56,6 +57,11 @@ take, put, slot_is_finite = jax.jit(take_slot), jax.jit(put_slot), jax.jit(all_f
 def in_dtype(state: nnx.State, dtype: jnp.dtype) -> nnx.State:
     """The state with every array in this dtype. Traceable."""
     return jax.tree.map(lambda value: value.astype(dtype), state)
+
+
+def rounded(state: nnx.State, dtype: jnp.dtype) -> nnx.State:
+    """The state as a pass takes it: LoRA matrices as they are, which engine_lora rounds, all else in this dtype."""
+    return jax.tree.map_with_path(lambda path, value: value if path[-2].key in MATRICES else value.astype(dtype), state)
 
 
 def slots_of(model: nnx.Module) -> nnx.State:

@@ -60,9 +60,9 @@ def process_single_requests(self: Any, requests: dict) -> None:
 
 def process_pending_requests(self: Any) -> None:
     """Replaces TinkerEngine.process_pending_requests."""
-    changes, began = Changes(self.db_engine.url), -UNCHANGED_SEC
+    changes, began, self.postponed = Changes(self.db_engine.url), -UNCHANGED_SEC, False
     while True:
-        if not changes.seen() and time.monotonic() - began < UNCHANGED_SEC:
+        if not changes.seen() and not self.postponed and time.monotonic() - began < UNCHANGED_SEC:
             time.sleep(IDLE_SEC)
             continue
         self.trained, began = False, time.monotonic()

@@ -7,81 +7,18 @@ then waits for it; one that waits in the queue is compiled by the call.
 """
 
 # pyright: reportMissingImports=false
-import threading
-import time
-from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
-import numpy as np
 from pydantic import Field
 from skyrl.backends import jax as backend
 from skyrl.tx.utils.generator import GeneratorMixin
-from skyrl.utils.log import logger
 
 from repairs import engine_load
-from repairs.engine_requests import FAILURES
-from repairs.engine_shapes import lengths, room_for
-
-Compile = Callable[[], Any]
-Program = tuple[Hashable, str, Compile]  # key, name for people, what makes it
-
-
-class Ahead:
-    """Programs by key: in the queue, compiled now in the thread, or known to the engine. `limit`: tokens; 0: none."""
-
-    def __init__(self) -> None:
-        self.limit, self.micro_batch = 0, 0
-        self._changed = threading.Condition()
-        self._queue: dict[Hashable, tuple[str, Compile]] = {}
-        self._known: set[Hashable] = set()  # that the engine has called
-        self._made: set[Hashable] = set()
-        self._now: Hashable = None
-        self._thread: threading.Thread | None = None
-
-    def needs(self, key: Hashable) -> bool:
-        """Whether this is the engine's first call of a program; waits while the thread compiles it."""
-        began = time.monotonic()
-        with self._changed:
-            first = key not in self._known
-            self._known.add(key)
-            self._queue.pop(key, None)
-            if self._now == key:
-                self._changed.wait_for(lambda: self._now != key)
-                engine_load.load.add(compile_seconds=time.monotonic() - began)
-        return first
-
-    def add(self, programs: list[Program]) -> None:
-        """After the call that made them: compiling beside it would slow it down."""
-        with self._changed:
-            for key, name, compile_it in programs:
-                if key not in self._known | self._made:
-                    self._queue[key] = name, compile_it
-            if self._queue and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="warm-up", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queue)
-                self._now = next(iter(self._queue))
-                name, compile_it = self._queue.pop(self._now)
-                self._made.add(self._now)
-            began = time.monotonic()
-            try:
-                compile_it()
-                logger.info(f"compiled ahead: {name} in {time.monotonic() - began:.1f} s")
-                engine_load.load.add(compiles_ahead=1)
-            except FAILURES as error:  # the call that needs it will compile it, and fail where it must
-                logger.warning(f"{name} could not be compiled ahead: {error}")
-            with self._changed:
-                self._now = None
-                self._changed.notify_all()
-
-
-ahead = Ahead()
+from repairs.engine_programs import Program, compiling, programs
+from repairs.engine_room import GIB
+from repairs.engine_shapes import full_rows, lengths, room_for
+from repairs.engine_waves import full_seats, seats_for
 
 
 def spec(value: jax.Array, shape: tuple[int, ...] | None = None) -> jax.ShapeDtypeStruct:
@@ -96,89 +33,129 @@ def specs_of(arrays: Any, rows: int, length: int) -> Any:
     return jax.tree.map(lambda value: spec(value, (rows, length)[: value.ndim]), arrays)
 
 
-def warming_pass(jitted: Any, mesh: Any, kind: str) -> Any:
+def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:
     """`kind`: training or scoring, whose programs differ."""
 
+    def program(rows: int, length: int, *arguments: Any) -> Program:
+        name = f"a {kind} pass of {rows} x {length} tokens"
+        return (kind, rows, length), name, compiling(jitted, mesh, *arguments)
+
     def longer(params: Any, batch: Any) -> list[Program]:
-        rows, programs = ahead.micro_batch or batch[0].shape[0], []
-        for length in lengths(ahead.limit):
-            compile_it = compiling(jitted, mesh, *jax.tree.map(spec, params), *specs_of(batch, rows, length))
-            programs.append(((kind, rows, length), f"a {kind} pass of {rows} x {length} tokens", compile_it))
-        return programs
+        found, specs = [], jax.tree.map(spec, params)
+        for length in lengths(programs.limit):
+            rows = full_rows(length, programs.micro_batch or batch[0].shape[0])
+            found.append(program(rows, length, *specs, *specs_of(batch, rows, length)))
+        return found
 
     def run(pending: Any, lora_params: Any, others: Any, *batch: Any) -> Any:
         """Wraps a pass. The first one, also a tiny one of a probe, starts those of full micro batches."""
-        first = ahead.limit and ahead.needs((kind, *batch[0].shape))
-        programs = longer((pending, lora_params, others), batch) if first else []
-        result = jitted(pending, lora_params, others, *batch)
-        ahead.add(programs)
-        return result
+        params, own = (pending, lora_params, others), program(*batch[0].shape, pending, lora_params, others, *batch)
+        result = programs.get(*own)
+        more = longer(params, batch) if programs.first(own[0]) and programs.limit else []
+        # over several devices arrays come in other places than the program was compiled for: JAX moves them
+        found = (result if mesh.size == 1 else jitted)(*params, *batch)
+        programs.add(more)
+        return found
 
     return run
 
 
-def warming_waves(jitted: Any) -> Any:
+def planned_waves(jitted: Any) -> Any:
     longest = 0  # answer limit of the waves whose programs were compiled ahead
 
-    def longer(settings: Hashable, model: Any, ids: Any, mask: Any, new: int, rest: Any, flags: Any) -> list[Program]:
-        programs: list[Program] = []
-        rest = jax.tree.map(lambda value: spec(value) if isinstance(value, jax.Array) else value, rest)
-        for length in lengths(ahead.limit):
-            specs, room = specs_of((ids, mask), ids.shape[0], length), room_for(length + new)
-            shape, scored = specs[0].shape, flags.get("prompt_logprobs", False)
-            args = jax.tree.map(spec, model), *specs, room, new, *rest
-            compile_it = compiling(jitted, ids.sharding.mesh, *args, **flags)
-            if scored:
-                compile_it = with_lengths(compile_it, ids.sharding.mesh, specs[1])
-            name = f"a sampling wave of {engine_load.wave_shape(shape, new, scored)}"
-            programs.append(((*shape, room, settings), name, compile_it))
-        return programs
+    def program(model: Any, ids: Any, mask: Any, room: int, new: int, rest: Any, flags: Any) -> Program:
+        name = f"a sampling wave of {engine_load.wave_shape(ids.shape, new)}"
+        compile_it = compiling(jitted, ids.sharding.mesh, model, ids, mask, room, new, *rest, **flags)
+        return (*ids.shape, room, new, *settings_of(rest), *flags.values()), name, compile_it
+
+    def longer(model: Any, ids: Any, mask: Any, new: int, rest: Any, flags: Any) -> list[Program]:
+        found, model = [], jax.tree.map(spec, model)
+        for length in lengths(programs.limit):
+            room = room_for(length + new)
+            full = full_seats(room, programs.seats or ids.shape[0])
+            for rows in dict.fromkeys((full, seats_for(1, full))):
+                tables = specs_of((ids, mask), rows, length)
+                found.append(program(model, tables[0], tables[1], room, new, rows_of(rest, rows), flags))
+        return found
 
     def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *rest: Any, **flags: bool) -> Any:
-        """Wraps GeneratorMixin._prefill_and_decode. Started by the longest answers so far and by mere scoring."""
+        """Wraps GeneratorMixin._prefill_and_decode. Started by the longest answers so far."""
         nonlocal longest
-        settings = (new, *(value if isinstance(value, int) else value.shape for value in rest), *flags.values())
-        first = ahead.limit and ahead.needs((*ids.shape, room, settings))
-        usual = new == 1 if flags.get("prompt_logprobs") else new > longest
-        programs: list[Program] = []
-        if first and usual:
-            longest, programs = max(new, longest), longer(settings, model, ids, mask, new, rest, flags)
-        result = jitted(model, ids, mask, room, new, *rest, **flags)
-        ahead.add(programs)
+        own = program(model, ids, mask, room, new, rest, flags)
+        compiled = programs.get(*own)
+        more: list[Program] = []
+        if programs.first(own[0]) and programs.limit and new > longest:
+            longest, more = new, longer(model, ids, mask, new, rest, flags)
+        if ids.sharding.mesh.size == 1:
+            result = compiled(model, ids, mask, *arrays_of(rest))
+        else:
+            result = jitted(model, ids, mask, room, new, *rest, **flags)
+        programs.add(more)
         return result
 
     return run
 
 
-def compiling(jitted: Any, mesh: Any, *specs: Any, **flags: bool) -> Compile:
-    def compile_it() -> None:
-        with jax.set_mesh(mesh):
-            jitted.lower(*specs, **flags).compile()
+def planned_scores(jitted: Any) -> Any:
+    begun = False
 
-    return compile_it
+    def program(model: Any, ids: Any, mask: Any, rest: Any) -> Program:
+        compile_it = compiling(jitted, ids.sharding.mesh, model, ids, mask, *rest)
+        name = "a scoring of {} x {} tokens".format(*ids.shape)
+        return ("score", *ids.shape, *settings_of(rest)), name, compile_it
+
+    def longer(model: Any, ids: Any, mask: Any, rest: Any) -> list[Program]:
+        found, model = [], jax.tree.map(spec, model)
+        for length in lengths(programs.limit):
+            rows = full_rows(length, programs.seats or ids.shape[0])
+            tables = specs_of((ids, mask), rows, length)
+            found.append(program(model, tables[0], tables[1], rows_of(rest, rows)))
+        return found
+
+    def run(model: Any, ids: jax.Array, mask: jax.Array, *rest: Any) -> Any:
+        """Wraps the scoring of prompts. Started by the first one."""
+        nonlocal begun
+        own = program(model, ids, mask, rest)
+        compiled = programs.get(*own)
+        more = longer(model, ids, mask, rest) if programs.limit and not begun else []
+        begun |= bool(more)
+        programs.first(own[0])
+        one_device = ids.sharding.mesh.size == 1
+        result = compiled(model, ids, mask, *arrays_of(rest)) if one_device else jitted(model, ids, mask, *rest)
+        programs.add(more)
+        return result
+
+    return run
 
 
-def with_lengths(compile_it: Compile, mesh: Any, mask: jax.ShapeDtypeStruct) -> Compile:
-    """GeneratorMixin.generate adds up the mask of scored prompts outside its program: a small program by itself."""
-
-    def compile_both() -> None:
-        compile_it()
-        with jax.set_mesh(mesh):
-            jax.device_put(np.zeros(mask.shape, mask.dtype), mask.sharding).sum(axis=1)
-
-    return compile_both
+def arrays_of(rest: Any) -> list[Any]:
+    """Arguments without those for which the program was compiled."""
+    return [value for value in rest if isinstance(value, jax.Array)]
 
 
-def with_warm_up(stock_create: Any) -> Any:
+def settings_of(rest: Any) -> list[Any]:
+    """What a program depends on besides its rows: flags as they are, arrays by the rest of their shape."""
+    return [value if isinstance(value, int) else value.shape[1:] for value in rest]
+
+
+def rows_of(rest: Any, rows: int) -> list[Any]:
+    """Arguments that have an entry for each row, with other rows; flags as they are."""
+    return [spec(value, (rows, *value.shape[1:])) if isinstance(value, jax.Array) else value for value in rest]
+
+
+def with_programs(stock_create: Any) -> Any:
     def create(self: Any) -> None:
         """Wraps JaxBackendImpl._create_loss_and_grad_fn, which makes the two passes."""
         stock_create(self)
-        if not self.config.enforce_eager:
-            ahead.limit, ahead.micro_batch = self.config.warm_up_tokens, max(0, self.config.train_micro_batch_size)
-        self._forward_backward_and_accumulate = warming_pass(
-            self._forward_backward_and_accumulate, self.mesh, "training"
-        )
-        self._forward = warming_pass(self._forward, self.mesh, "scoring")
+        if self.config.enforce_eager:
+            return
+        programs.clear()
+        programs.room.limit_bytes = int(self.config.memory_limit_gib * GIB)
+        programs.limit, programs.micro_batch = self.config.warm_up_tokens, max(0, self.config.train_micro_batch_size)
+        programs.seats = max(0, self.config.sample_max_num_sequences)
+        self.training_pass = self._forward_backward_and_accumulate
+        self._forward_backward_and_accumulate = planned_pass(self.training_pass, self.mesh, "training")
+        self._forward = planned_pass(self._forward, self.mesh, "scoring")
 
     return create
 
@@ -186,7 +163,9 @@ def with_warm_up(stock_create: Any) -> Any:
 def apply() -> None:
     class BackendConfig(backend.JaxBackendConfig):
         warm_up_tokens: int = Field(default=0, ge=0, description="Lengths up to which programs are compiled ahead")
+        memory_limit_gib: float = Field(default=0, ge=0, description="Memory of the engine on a CPU; 0: the cgroup's")
 
     backend.JaxBackendConfig = BackendConfig
-    backend.JaxBackendImpl._create_loss_and_grad_fn = with_warm_up(backend.JaxBackendImpl._create_loss_and_grad_fn)
-    GeneratorMixin._prefill_and_decode = staticmethod(warming_waves(GeneratorMixin._prefill_and_decode))
+    backend.JaxBackendImpl._create_loss_and_grad_fn = with_programs(backend.JaxBackendImpl._create_loss_and_grad_fn)
+    GeneratorMixin._prefill_and_decode = staticmethod(planned_waves(GeneratorMixin._prefill_and_decode))
+    GeneratorMixin._score = staticmethod(planned_scores(GeneratorMixin._score))

@@ -115,7 +115,7 @@ class RunSettings(ModelSettings):
     display: Literal["auto", "plain", "quiet"] = field(
         "auto", "auto = live view on a terminal, lines elsewhere; plain = lines; quiet = errors, run directory, summary"
     )
-    wandb_project: str | None = field(None, "Weights & Biases project; None = off")
+    wandb_project: str | None = field(None, "Weights & Biases project; None or empty = off")
     wandb_name: str | None = field(None, "run name at wandb_project; None = name of the run directory")
 
 

@@ -22,7 +22,7 @@ import repairs
 repairs.apply("engine", [name for name in repairs.NAMES if name not in ("shapes", "load")])
 from skyrl.backends import jax as backend
 from skyrl.tinker import types
-from repairs import engine_load, engine_shapes, engine_warm_up
+from repairs import engine_load, engine_programs, engine_shapes
 
 LISTS = ("values", "returns", "rollout_logprobs")
 # Those of the other tests' servers, whose programs are in the cache
@@ -84,11 +84,10 @@ engine.config = backend.JaxBackendConfig(**settings, warm_up_tokens=256)
 engine._create_loss_and_grad_fn()
 padded = [call(*sizes) for call, *sizes in CALLS]
 scored(70)
-ahead = engine_warm_up.ahead
-unasked = [key for key in (*ahead._queue, *ahead._made) if key[0] == "scoring"]
+programs = engine_programs.programs
+unasked = [key for key in (*programs._queue, *programs._made, *programs._ready) if key[0] == "scoring"]
 scored_by_trainer(40, 50)
-with ahead._changed:
-    ahead._changed.wait_for(lambda: not ahead._queue and ahead._now is None, timeout=1500)
+programs.wait(1500)
 before = compiled()
 for sizes in ((40,), (128, 90), (200, 33, 150), (129,) * 9):
     trained("cross_entropy", *sizes)

@@ -215,27 +215,9 @@ def test_unknown_family_only_warns(caplog, name, architectures, warned):
     assert (name in caplog.text and "backend=tinker" in caplog.text) == warned
 
 
-def test_context_beyond_what_the_model_was_made_for_warns(caplog):
-    warn_about_model(config(context_limit=128000), SELF_HOSTED, BaseModel(max_positions=40960))
-    assert "context_limit=128000" in caplog.text and "40960" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("kind", "rope", "warned"), [(SELF_HOSTED, "llama3", True), (SELF_HOSTED, "default", False), (CLOUD, "yarn", False)]
-)
-def test_scaled_positions_that_the_server_ignores_warn(caplog, kind, rope, warned):
-    warn_about_model(config(), kind, BaseModel(("Qwen3ForCausalLM",), rope_type=rope))
-    assert ("rope_type=llama3" in caplog.text) == warned
-
-
 def test_base_model_is_read_from_its_directory(tmp_path):
-    text = '{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 77, %s}'
-    for name, extra, positions, rope in (
-        ("a", '"max_position_embeddings": 99', 99, "default"),
-        ("b", '"max_position_embeddings": 99, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}', None, "yarn"),
-    ):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(text % extra)
-        read = read_base_model(str(tmp_path / name))
-        assert replace(read, lora_width=None) == BaseModel(("Qwen3ForCausalLM",), 77, positions, rope)
+    text = '{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 77}'
+    (tmp_path / "config.json").write_text(text)
+    read = read_base_model(str(tmp_path))
+    assert replace(read, lora_width=None) == BaseModel(("Qwen3ForCausalLM",), 77)
     assert read_base_model(str(tmp_path / "none")) == BaseModel()

@@ -1,5 +1,6 @@
 """What computes a server's samples: in its fingerprint, the contract, effective.json, versions.json, and on resume."""
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from harbortrainer.backend.contract import SELF_HOSTED, sampler_name
+from harbortrainer.errors import BackendError
 from harbortrainer.probe import probe
 from harbortrainer.probe.report import Facts, ServerReport
 from harbortrainer.training.plan import sampler_change
@@ -39,6 +41,26 @@ async def test_the_cached_contract_is_of_one_sampler(monkeypatch: pytest.MonkeyP
         answers(monkeypatch, {"name": "harbortrainer", "sampler": sampler}, state)
         prints.append((await probe.identify("http://a:1")).fingerprint)
     assert prints[1] == prints[2] and len(set(prints)) == 3
+
+
+async def test_a_server_that_is_started_again_while_it_is_measured_leaves_no_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored: list[ServerReport] = []
+
+    async def measured(session: Any, model: str) -> ServerReport:
+        answers(monkeypatch, {"name": "harbortrainer", "instance": restarted})
+        return ServerReport("http://a:1", model, "f", "2026-11-24T09:00:00+00:00", Facts(reduction="unknown"), ())
+
+    monkeypatch.setattr(probe, "load", lambda *_: None)
+    monkeypatch.setattr(probe, "store", stored.append)
+    monkeypatch.setattr(probe, "probe", measured)
+    session: Any = SimpleNamespace(url="http://a:1", key="")
+    for restarted in ("second", "first"):
+        answers(monkeypatch, {"name": "harbortrainer", "instance": "first"})
+        with contextlib.nullcontext() if restarted == "first" else pytest.raises(BackendError, match="started again"):
+            await probe.load_or_probe(session, "m", say=print)
+        assert len(stored) == (restarted == "first")
 
 
 async def test_the_contract_names_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,9 @@ def test_a_cpu_splits_no_prompt_and_a_gpu_takes_its_share(tmp_path: Path) -> Non
     assert "--hf-overrides" not in gpu and "--distributed-executor-backend" not in gpu
     assert cpu["--distributed-executor-backend"] == "uni"
     assert sampler.environment(plan_of(tmp_path), 0)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    assert json.loads(flags(plan_of(tmp_path, stretched=True))["--hf-overrides"]) == {"max_position_embeddings": 4096}
+    yarn = {"rope_type": "yarn", "factor": 4.0}
+    overrides = json.loads(flags(plan_of(tmp_path, positions=yarn))["--hf-overrides"])
+    assert overrides == {"rope_parameters": yarn, "max_position_embeddings": 4096}
     assert gpu["--seed"] == "3" and "--enforce-eager" in gpu
 
 

@@ -13,7 +13,7 @@ import tinker
 
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Contract, Limits, ServerKind, kind_of
 from harbortrainer.backend.faults import awaited
-from harbortrainer.backend.health import check_health, silent, until_answering, watched
+from harbortrainer.backend.health import check_health, memory_line, silent, until_answering, watched
 from harbortrainer.backend.http import http_client
 from harbortrainer.backend.load import Load, look
 from harbortrainer.backend.sessions import (
@@ -26,6 +26,7 @@ from harbortrainer.backend.sessions import (
     open_session,
     self_hosted_key,
 )
+from harbortrainer.backend.terms import context_problem
 from harbortrainer.config import Endpoint, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import BaseModel, read_base_model
@@ -126,6 +127,13 @@ async def connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> 
     models = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
     check_model(config, served)
+    if problem := context_problem(config, kind, served.get(config.model_name)):
+        raise UserError(problem)
+    if (made_for := about.get("made_for")) and config.context_limit > made_for:
+        text = "context_limit=%d: %s was made for %d tokens; answers get worse beyond them"
+        _log.warning(text, config.context_limit, config.model_name, made_for)
+    if memory := about.get("memory"):
+        say(memory_line(memory, config.context_limit))
     if kind.architectures is not None:
         warn_about_model(config, kind, await asyncio.to_thread(api.base_model, config.model_name))
     session, limits = await api.session(rest, url, key, say), Limits.of(config)
@@ -166,7 +174,7 @@ def check_model(config: RunSettings, served: dict[str, int | None]) -> None:
 
 
 def warn_about_model(config: RunSettings, kind: ServerKind, model: BaseModel) -> None:
-    """Warn about a model that the server may not support, and about a context longer than the model's."""
+    """Warn about a model that the server may not support."""
     name = config.model_name
     if kind.architectures is not None:
         known = not kind.architectures.isdisjoint(model.architectures)
@@ -177,18 +185,3 @@ def warn_about_model(config: RunSettings, kind: ServerKind, model: BaseModel) ->
                 name,
                 kind.name,
             )
-    if model.rope_type != "default" and not kind.scaled_positions:
-        _log.warning(
-            "model_name=%s: %s ignores its scaled positions (rope_type=%s), so what it trains is not quite this model; "
-            "use one without, or backend=tinker",
-            name,
-            kind.name,
-            model.rope_type,
-        )
-    if model.max_positions is not None and config.context_limit > model.max_positions:
-        _log.warning(
-            "context_limit=%d: %s was made for %d tokens (max_position_embeddings); answers get worse beyond them",
-            config.context_limit,
-            name,
-            model.max_positions,
-        )

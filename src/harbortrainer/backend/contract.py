@@ -66,7 +66,6 @@ class ServerKind:
     needs_key: bool
     context_limit: int | None  # tokens, when the server does not report it
     architectures: frozenset[str] | None  # model classes it supports, as in config.json; None = those it lists
-    scaled_positions: bool = True  # it applies rope_scaling (YaRN, Llama 3.1); else such a model changes
     answers_of_powers: bool = False  # it compiles for each length of an answer: cut them to powers of two
     families: tuple[str, ...] = ()  # fragments of model names, where config.json cannot be read
 
@@ -88,7 +87,6 @@ SELF_HOSTED = ServerKind(
             "Glm4MoeLiteForCausalLM",
         }
     ),
-    scaled_positions=False,
     answers_of_powers=True,
     families=("qwen3", "llama-3", "smollm2", "deepseek-v3"),
 )

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, NoReturn
 
 import httpx
@@ -44,8 +44,23 @@ async def check_health(url: str, config: Endpoint) -> dict[str, Any]:
     body = body if isinstance(body, dict) else {}
     if config.backend == "skyrl-tx" and (answer.status_code != httpx.codes.OK or "status" not in body):
         raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
-    about = body.get("server")
-    return about if isinstance(about, dict) else {}
+    return about_server(body)
+
+
+def about_server(body: dict[str, Any]) -> dict[str, Any]:
+    """Of an answer of healthz: what the server is, and as `memory` what fits into its memory; {} = another server."""
+    about, memory = body.get("server"), body.get("memory")
+    if not isinstance(about, dict):
+        return {}
+    return about | ({"memory": memory} if isinstance(memory, dict) else {})
+
+
+def memory_line(memory: Mapping[str, Any], context: int) -> str:
+    """For people: how much of a context fits into the server's memory."""
+    sampled = ""
+    if "sampled" in memory:
+        sampled = f", sampled up to {memory['sampled']} with {memory['at_once']} at once"
+    return f"context {context}: trained up to {memory['trained']} tokens{sampled}"
 
 
 async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float, silence_sec: float) -> T:

@@ -49,8 +49,9 @@ def adam_settings(config: RunSettings) -> dict[str, float]:
 def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
     """The terms of this run on this server. Raises UserError: field, value, reason and fix of all that it cannot do."""
     problems = [*_loss_problems(config, kind, contract), *_optimizer_problems(config, kind, contract)]
-    problems += [*_server_problems(config, kind, contract), *_context_problems(config, kind, max_context)]
+    problems += [*_server_problems(config, kind, contract)]
     problems += _late_sample_problems(config, kind, contract)
+    problems += filter(None, [context_problem(config, kind, max_context)])
     if problems:
         raise UserError("\n".join(problems))
     return Terms(_loss(config, contract), _optimizer(config), tuple(_notes(config, kind, contract)))
@@ -58,7 +59,8 @@ def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int
 
 def agree_on_sft(config: SftConfig, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
     """The terms of a run of fine-tuning. Raises UserError like `agree`."""
-    problems = [*_optimizer_problems(config, kind, contract), *_context_problems(config, kind, max_context)]
+    problems = [*_optimizer_problems(config, kind, contract)]
+    problems += filter(None, [context_problem(config, kind, max_context)])
     if "cross_entropy" not in contract.losses:
         problems.append(f"backend={config.backend}: {kind.name} refuses the loss cross_entropy; {DOCTOR}")
     if contract.reduction == "example_mean" and config.loss_norm != "sequence_mean":
@@ -126,13 +128,15 @@ def _late_sample_problems(config: Config, kind: ServerKind, contract: Contract) 
     )
 
 
-def _context_problems(config: RunSettings, kind: ServerKind, max_context: int | None) -> Iterator[str]:
+def context_problem(config: RunSettings, kind: ServerKind, max_context: int | None) -> str | None:
+    """Field, value, reason and fix where the server takes fewer tokens; None = it takes as many."""
     limit = max_context or kind.context_limit
-    if limit is not None and config.context_limit > limit:
-        fix = f"set context_limit={limit}"
-        if kind.needs_key:
-            fix += ", or train on your own server with backend=skyrl-tx"
-        yield f"context_limit={config.context_limit}: {kind.name} takes at most {limit} tokens; {fix}"
+    if limit is None or config.context_limit <= limit:
+        return None
+    fix = f"set context_limit={limit}"
+    if kind.needs_key:
+        fix += ", or train on your own server with backend=skyrl-tx"
+    return f"context_limit={config.context_limit}: {kind.name} takes at most {limit} tokens; {fix}"
 
 
 def _loss(config: Config, contract: Contract) -> dict[str, Any]:

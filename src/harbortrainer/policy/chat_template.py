@@ -301,8 +301,6 @@ class BaseModel:
 
     architectures: tuple[str, ...] = ()  # empty = unknown
     vocab_size: int = UNKNOWN_VOCABULARY  # on the self-hosted server ids beyond it become NaN, for all its users
-    max_positions: int | None = None  # tokens of context; None = unknown, or scaled by rope settings
-    rope_type: str = "default"
     lora_width: int | None = None  # inputs and outputs of all layers that may have an adapter; None = unknown
 
 
@@ -317,13 +315,9 @@ def read_base_model(model_name: str) -> BaseModel:
     except (OSError, ValueError, KeyError):
         return BaseModel()
     text = getattr(config, "text_config", config)
-    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
-    scaled = "factor" in rope
     return BaseModel(
         architectures=tuple(config.architectures or ()),
         vocab_size=int(getattr(text, "vocab_size", None) or UNKNOWN_VOCABULARY),
-        max_positions=None if scaled else getattr(text, "max_position_embeddings", None),
-        rope_type=str(rope.get("rope_type") or rope.get("type") or "default"),
         lora_width=_lora_width(text) if WIDTHS_KNOWN.intersection(config.architectures or ()) else None,
     )
 

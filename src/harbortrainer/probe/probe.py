@@ -15,6 +15,7 @@ import httpx
 import tinker
 
 from harbortrainer.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Contract, ServerKind, sampler_name
+from harbortrainer.backend.health import about_server, memory_line
 from harbortrainer.backend.http import http_client
 from harbortrainer.backend.load import read_load, say_what_compiles
 from harbortrainer.backend.sessions import KEY_HEADER, Session
@@ -25,6 +26,7 @@ from harbortrainer.probe.session import RANK, ProbeSession
 from harbortrainer.stopping import run_until
 
 SERVER = "server"  # a group of rows
+CHANGING = ("instance", "memory")  # of what a server says about itself: not the same after each start
 IDENTITY_LIMIT_SEC = 10.0
 log = logging.getLogger("harbortrainer")
 
@@ -64,12 +66,17 @@ async def load_or_probe(
     """The cached report of this version of the server and model, else that of a new probe (seconds), then cached.
 
     `say` gets a line when the server compiles for long.
-    Raises BackendError when the server cannot be measured at all: it vanished, or has no free adapter slot.
+    Raises BackendError when the server cannot be measured: it vanished or was started again meanwhile, which leaves no
+    report, or has no free adapter slot.
     """
     if not refresh and (known := load((await identify(session.url, session.key)).fingerprint, model_name)) is not None:
         return known
+    before = await identify(session.url, session.key)
     compiles = say_what_compiles(functools.partial(read_load, session.url), say)
     report = await run_until(probe(session, model_name), compiles)
+    after = await identify(session.url, session.key)
+    if after.server.get("instance") != before.server.get("instance"):
+        raise BackendError(f"{session.url} was started again while it was measured; try again")
     try:
         store(report)
     except OSError as error:
@@ -134,6 +141,8 @@ async def _describe(session: ProbeSession, identity: "ServerIdentity", findings:
     findings.row(SERVER, "models", ", ".join(sorted(served)[:8]) or "none named", "info")
     limit = served.get(session.model_name) or server.get("context_limit")
     note = "" if limit else "context_limit is not checked"
+    if memory := server.get("memory"):
+        findings.row(SERVER, "memory", memory_line(memory, limit or 0), "info")
     findings.row(SERVER, "context length", limit or "not reported", "same" if limit else "differs", note)
     alpha = server.get("lora_alpha")
     findings.row(SERVER, "LoRA alpha", "not reported" if alpha is None else alpha, "info")
@@ -152,7 +161,9 @@ async def identify(url: str, key: str = "") -> ServerIdentity:
     try:
         async with http_client(IDENTITY_LIMIT_SEC) as http:
             server = _server(await http.get(f"{url}/api/v1/healthz"))
-            text = json.dumps({name: server[name] for name in server if name != "instance"}, sort_keys=True)
+            text = json.dumps(
+                {name: server[name] for name in server if name not in ("instance", "memory")}, sort_keys=True
+            )
             if not server:
                 described = await http.get(f"{url}/openapi.json", headers={KEY_HEADER: key} if key else None)
                 text = f"{url}\n{described.text if described.status_code == httpx.codes.OK else ''}"
@@ -163,7 +174,6 @@ async def identify(url: str, key: str = "") -> ServerIdentity:
 
 def _server(answer: httpx.Response) -> dict[str, Any]:
     try:
-        found = answer.json().get("server")
+        return about_server(answer.json())
     except (ValueError, AttributeError):
         return {}
-    return found if isinstance(found, dict) else {}

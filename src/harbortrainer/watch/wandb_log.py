@@ -42,7 +42,7 @@ WITH_TAXONOMY = "_with_taxonomy_feedback"
 
 def wandb_project(config: Config) -> str | None:
     """The project of a run: one with a taxonomy logs apart from those without. None = wandb is off."""
-    if config.wandb_project is None or config.taxonomy is None or config.wandb_project.endswith(WITH_TAXONOMY):
+    if not config.wandb_project or config.taxonomy is None or config.wandb_project.endswith(WITH_TAXONOMY):
         return config.wandb_project
     return config.wandb_project + WITH_TAXONOMY
 
@@ -202,11 +202,11 @@ def start_wandb(
     say: Callable[[str], None],
     limits: SinkLimits = LIMITS,
 ) -> BackgroundSink | None:
-    """The wandb run of this run directory, None without a project. Never raises.
+    """The wandb run of this run directory, None without a project or with an empty one. Never raises.
 
     Offline without a key, or as WANDB_MODE says; then nothing leaves this machine.
     """
-    if project is None:
+    if not project:
         return None
     if os.environ.get("WANDB_MODE") == "disabled":
         say("wandb: off (WANDB_MODE=disabled)")

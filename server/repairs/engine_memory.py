@@ -1,0 +1,157 @@
+"""What fits into the memory, measured at the start: healthz says it, and requests beyond it are refused at once.
+
+Upstream: skyrl/backends/jax.py bounds passes and waves by their number of sequences, whatever their length; what does
+not fit is found out when it is computed.
+Here two short training passes are compiled and their scratch memory is extended to longer ones: layers, attention and
+logits are computed in blocks (engine_blocks), so that it grows with the tokens. A wave needs its keys and values, twice
+while it is filled. Where a program turns out larger, engine_programs refuses it and smaller ones are computed.
+"""
+
+# pyright: reportMissingImports=false
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from skyrl.backends import jax as backend
+from skyrl.tinker.loss_fns import LossFnConfig
+from skyrl.utils.log import logger
+
+from repairs import engine_blocks, engine_load, engine_shapes, engine_waves
+from repairs.engine_programs import compiling, needed, programs
+from repairs.engine_room import GIB
+
+MEASURED = 2048, 4096  # tokens
+USED = 0.9  # of what is free: a pool has holes, and small things come and go
+KEPT = 0.72  # of what is free, with what passes keep besides
+ADAM = 4  # copies of an adapter in float32 besides its weights: two moments, a gradient, and one that is added to it
+LARGE = 2_000_000_000  # weights from which on PASS tokens are enough
+MOST_PASS = 1 << 16  # tokens
+MOST = 1 << 20  # tokens; no model has a longer context
+FILLING = 2.0  # keys and values of a wave while it is filled, in copies
+
+
+def scratch(self: Any, tokens: int) -> int:
+    """Bytes of a training pass of one datum."""
+    table, row = ((1, tokens), jnp.float32), ((1,), jnp.int32)
+    ids = (1, tokens), jnp.int32
+    config = LossFnConfig(clip_low_threshold=((1,), jnp.float32), clip_high_threshold=((1,), jnp.float32))
+    shapes = ids, ids, row, ids, table, row, table, table, config
+    batch = jax.tree.map(lambda one: jax.ShapeDtypeStruct(*one), shapes, is_leaf=is_shape)
+    pending = jax.eval_shape(self.zero_gradient)
+    compile_it = compiling(self.training_pass, self.mesh, pending, self.lora_params, self.non_lora_params, *batch)
+    return needed(compile_it())
+
+
+def is_shape(value: Any) -> bool:
+    return (
+        isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], tuple) and not isinstance(value[1], tuple)
+    )
+
+
+def kept_bytes(self: Any) -> tuple[int, int]:
+    """Of a token in a layer: the result of attention, and those of all linear layers with their low-rank parts."""
+    config = self.model_config.get_config()
+    item = jnp.dtype(backend.get_dtype(config.dtype)).itemsize
+    flat = jax.tree_util.tree_flatten_with_path(self.non_lora_params)[0]
+    kernels = [value for path, value in flat if path[-2].key == "kernel" and value.ndim == 3]
+    products = sum(value.shape[-1] + self.config.max_lora_rank for value in kernels)
+    return attention_width(config) * item + 4 * config.num_attention_heads, max(products, 1) * item
+
+
+def attention_width(config: Any) -> int:
+    return config.num_attention_heads * head_size(config)
+
+
+def head_size(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def wave_bytes(self: Any) -> int:
+    """Of the keys and values of a token."""
+    config = self.model_config.get_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    item = jnp.dtype(backend.get_dtype(config.dtype)).itemsize
+    return 2 * config.num_hidden_layers * heads * head_size(config) * item
+
+
+def reserved(self: Any) -> int:
+    """Bytes that adapters will take when every slot is in use."""
+    slots = self.config.max_lora_adapters
+    adapter = sum(leaf.nbytes for leaf in jax.tree.leaves(self.lora_params)) // slots
+    return adapter * (ADAM * (slots - 1))
+
+
+def whole_pass(self: Any) -> int:
+    """Tokens of a pass that is enough work for a GPU: the smaller the model, the more."""
+    weights = sum(leaf.size for leaf in jax.tree.leaves(self.non_lora_params))
+    return min(max(engine_shapes.PASS, engine_shapes.power_of_two(LARGE * engine_shapes.PASS // weights)), MOST_PASS)
+
+
+def measured(self: Any) -> list[int]:
+    """Bytes of passes of MEASURED tokens; from a file beside the compiled programs, where this was measured before."""
+    sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    device = jax.local_devices()[0].device_kind
+    known = repr((self.model_config.to_json_string(use_diff=False), self.config, jax.__version__, device)).encode()
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    file = Path(folder or "", f"memory-{hashlib.sha256(known + sources).hexdigest()[:24]}.json")
+    if folder and file.exists():
+        return json.loads(file.read_text())
+    found = [scratch(self, tokens) for tokens in MEASURED]
+    if folder:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.with_suffix(".new").write_text(json.dumps(found))
+        os.replace(file.with_suffix(".new"), file)
+    return found
+
+
+def longest(free: float, first: float, per_token: float) -> int:
+    """The longest padded length that fits; 0: none."""
+    return max((one for one in engine_shapes.lengths(MOST) if first + per_token * one <= free), default=0)
+
+
+def plan(self: Any) -> dict[str, Any]:
+    """Sets the bounds of passes and waves. Returns what healthz says; {} where the memory is not known."""
+    free = programs.room.free()
+    if free is None:
+        return {}
+    free -= reserved(self)
+    short, long = measured(self)
+    per_token = max(long - short, 1) / (MEASURED[1] - MEASURED[0])
+    first = max(short - per_token * MEASURED[0], 0.0)
+    trained = longest(USED * free, first, per_token)
+    attention, products = kept_bytes(self)
+    engine_blocks.keeping = engine_blocks.Keeping(KEPT * free - first, per_token, attention, products)
+    layers = self.model_config.get_config().num_hidden_layers
+    kept = longest(KEPT * free, first, per_token + layers * (attention + products))  # what keeps everything
+    most = min(kept if kept >= MEASURED[0] else int((USED * free - first) / per_token), whole_pass(self))
+    engine_shapes.pass_tokens = max(most, engine_shapes.SHORTEST)
+    engine_waves.wave_tokens = max(1, int(USED * free / (FILLING * wave_bytes(self))))
+    return {
+        "limit_gib": round((programs.room.limit() or 0) / GIB, 2),
+        "free_gib": round(free / GIB, 2),
+        "trained_tokens": trained,
+        "trained_gib_per_1000": round(per_token * 1000 / GIB, 4),
+        "pass_tokens": engine_shapes.pass_tokens,
+        "wave_tokens": engine_waves.wave_tokens,
+        "seats": max(0, self.config.sample_max_num_sequences),
+    }
+
+
+def planning(stock_init: Any) -> Any:
+    def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
+        """Wraps JaxBackendImpl.__init__."""
+        stock_init(self, base_model, config, process_id)
+        if not config.enforce_eager:
+            found = plan(self)
+            logger.info(f"memory: {found}")
+            engine_load.load.note(memory=found)
+
+    return init
+
+
+def apply() -> None:
+    backend.JaxBackendImpl.__init__ = planning(backend.JaxBackendImpl.__init__)

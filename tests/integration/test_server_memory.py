@@ -1,0 +1,109 @@
+"""What does not fit into the memory is refused before it is computed; scaled positions are those of transformers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from scripts.models import tiny_model
+from tests.support import scaled_positions
+from tests.support.engine_programs import results
+
+LIMITED = """
+import json, sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+import jax
+import repairs
+repairs.apply("engine", repairs.NAMES)
+from skyrl.backends import jax as backend
+from skyrl.tinker import types
+from repairs import engine_load, engine_programs, engine_room, engine_shapes, engine_waves
+from tests.support.engine_programs import pass_of, sample_of
+
+settings = {"max_lora_adapters": 2, "max_lora_rank": 4, "sample_max_num_sequences": 4, "train_micro_batch_size": 4}
+settings |= {"gradient_checkpointing": True, "memory_limit_gib": engine_room.resident() / engine_room.GIB + 0.6}
+engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings), 0)
+engine.create_model("m", types.LoraConfig(rank=4, alpha=8.0, seed=1))
+planned = engine_load.load.values["memory"]
+
+def attempt(compute):
+    try:
+        return compute()
+    except ValueError as error:
+        return str(error)
+
+def compiled():
+    return sum(engine_load.load.values[name] for name in ("compiles", "compiles_cached"))
+
+long = pass_of(types, planned["trained_tokens"] * 8)
+refused = [attempt(lambda: engine.forward_backward(long)), compiled()]
+refused += [attempt(lambda: engine.forward_backward(long)), compiled()]
+engine_programs.programs.room.free = lambda: 60 << 20  # bytes: less than what was planned with
+engine_shapes.pass_tokens, engine_waves.wave_tokens = 8192, 1 << 30
+several = engine.forward_backward(pass_of(types, *[500] * 4))["r"]
+scored = engine.sample(sample_of(types, *[500] * 4, scored=True))["r"]
+found = {"planned": planned, "refused": refused, "datums": len(several.loss_fn_outputs)}
+found |= {"pass tokens": engine_shapes.pass_tokens, "scored": len(scored.prompt_logprobs)}
+print("RESULT", json.dumps(found))
+"""
+
+
+def test_what_does_not_fit_is_refused_once_compiled_and_the_rest_is_computed_in_smaller_parts(
+    server_env: None, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    tiny_model.write(tiny_model_dir, model, "qwen3", "float32")
+    found = results(model, LIMITED)
+    planned = found["planned"]
+    assert 2048 <= planned["trained_tokens"] <= 65_536 and planned["limit_gib"] < 4
+    first, programs, again, same = found["refused"]
+    assert all("GiB of memory" in message and "context_limit" in message for message in (first, again))
+    assert same == programs, "a program that was refused is not compiled again"
+    assert found["datums"] == 4 and found["pass tokens"] < 2048
+    assert found["scored"] == 500
+
+
+POSITIONS = """
+import json, sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+import jax
+import jax.numpy as jnp
+import numpy as np
+import repairs
+repairs.apply("engine", repairs.NAMES)
+from skyrl.backends import jax as backend
+from skyrl.tinker import types
+from tests.support import scaled_positions
+from tests.support.engine_programs import sample_of
+
+settings = {"max_lora_adapters": 2, "max_lora_rank": 4, "sample_max_num_sequences": 1, "train_micro_batch_size": 1}
+engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings), 0)
+ids, positions = map(jnp.asarray, scaled_positions.tokens())
+none = jnp.zeros(1, jnp.int32)
+found = {}
+for name, model in (("trainer", engine.own_view), ("sampler", engine.samplers.model)):
+    with jax.set_mesh(engine.mesh):
+        output = model(ids, attention_mask=jnp.ones_like(ids), positions=positions, adapter_indices=none)
+        logprobs = model.compute_logprobs(output.last_hidden_state, jnp.roll(ids, -1, 1), none)
+    found[name] = np.asarray(logprobs)[0, :-1].tolist()
+sampled = engine.sample(sample_of(types, 40, new=6))["r"].sequences[0]
+prompt = sample_of(types, 40, scored=True)
+prompt.all_model_inputs[0].chunks[0].tokens.extend(sampled.tokens)
+scored = engine.sample(prompt)["r"].prompt_logprobs[40:]
+found["decoded"] = max(abs(one - other) for one, other in zip(sampled.logprobs, scored, strict=True))
+print("RESULT", json.dumps(found))
+"""
+
+
+def test_scaled_positions_are_those_of_transformers(server_env: None, tmp_path: Path) -> None:
+    """Over distances of 60,000 and 100,000 tokens, in float32."""
+    known = json.loads(scaled_positions.FILE.read_text())
+    for name in scaled_positions.KINDS:
+        model = tmp_path / name
+        scaled_positions.write_model(name, model)
+        found = results(model, POSITIONS)
+        for part in ("trainer", "sampler"):
+            assert np.abs(np.array(found[part]) - known[name]).max() < 1e-4, (name, part)
+        assert found["decoded"] < 1e-4

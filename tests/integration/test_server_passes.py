@@ -1,0 +1,138 @@
+"""What a pass computes without routing and in blocks is what skyrl's own layers compute; its memory has a bound."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.models import tiny_model
+from tests.support.engine_programs import results
+
+ENGINE = """
+import json, sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+import jax
+import jax.numpy as jnp
+import numpy as np
+import repairs
+from flax import nnx
+from skyrl.tx.layers.lora import LoRAExpert, LoRAMixin
+stock = LoRAMixin.apply_lora, LoRAExpert.__call__
+repairs.apply("engine", [name for name in repairs.NAMES if name != "blocks"])
+from skyrl.backends import jax as backend
+from skyrl.tinker import types
+from repairs import engine_blocks, engine_lora, engine_slots
+from tests.support.engine_programs import pass_of
+
+settings = {"max_lora_adapters": 3, "max_lora_rank": 8, "train_micro_batch_size": 2, "sample_max_num_sequences": 4}
+settings |= {"gradient_checkpointing": True, "warm_up_tokens": 0}
+LENGTHS = (200, 190, 60)
+
+def engine_of():
+    engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings), 0)
+    engine.create_model("m", types.LoraConfig(rank=8, alpha=16.0, seed=1))
+    keys = iter(jax.random.split(jax.random.key(7), 1000))
+    def noise(path, value):  # fresh adapters change nothing
+        return value + 0.05 * jax.random.normal(next(keys), value.shape) if path[-2].key == "lora_B" else value
+    nnx.update(engine.lora_params, jax.tree.map_with_path(noise, engine.lora_params))
+    return engine
+
+def trained(engine):
+    result = engine.forward_backward(pass_of(types, *LENGTHS))["r"]
+    gradient = jax.tree.leaves(engine.gradients.pop("m").total)
+    logprobs = [np.asarray(output["logprobs"]["data"]) for output in result.loss_fn_outputs]
+    return result.metrics["loss:sum"], logprobs, [np.asarray(leaf) for leaf in gradient]
+
+def difference(one, other):
+    return max(float(np.abs(a - b).max()) for a, b in zip(one, other, strict=True))
+
+def compared(one, other):
+    largest = max(float(np.abs(leaf).max()) for leaf in one[2])
+    return [abs(one[0] / other[0] - 1), difference(one[1], other[1]), difference(one[2], other[2]) / largest]
+
+def logits_of(model, adapters):
+    ids = jnp.asarray([[(7 * row + i) % 250 for i in range(40)] for row in range(len(adapters))])
+    with jax.set_mesh(engine.mesh):
+        output = model(ids, attention_mask=jnp.ones_like(ids), adapter_indices=jnp.asarray(adapters))
+        return [np.asarray(row) for row in model.compute_logits(output.last_hidden_state, jnp.asarray(adapters))]
+
+plain = trained(engine_of())
+engine = engine_of()
+view = engine_slots.with_slots(engine.model, 3)
+taken = engine_slots.take(engine_slots.slots_of(engine.model), 1)
+nnx.update(view, engine_slots.put(engine_slots.slots_of(view), 1, taken))
+mixed = logits_of(view, [1, 0, 2, 1])
+LoRAMixin.apply_lora, LoRAExpert.__call__ = stock
+found = {"several adapters": difference(mixed, logits_of(view, [1, 0, 2, 1]))}
+found["moved"] = difference(mixed[:1], mixed[1:2])
+routed = trained(engine_of())
+found["without routing"] = compared(routed, plain)
+engine_lora.apply()
+engine_blocks.TOKENS, engine_blocks.QUERIES = 64, 64
+repairs.apply("engine", ["blocks"])
+for kept in (0, 1, 100):  # of no layer, of one, of both
+    engine_blocks.keeping = engine_blocks.Keeping(float(kept * 400), 0.0, 1, 1)
+    found[f"in blocks, {kept} kept"] = compared(routed, trained(engine_of()))
+print("RESULT", json.dumps(found))
+"""
+
+
+MOE = pytest.param("qwen3", "tiny-moe", marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("qwen3", "tiny"), ("llama", "tiny"), MOE])
+def test_passes_without_routing_and_in_blocks_give_what_skyrl_computes(
+    server_env: None, tiny_model_dir: Path, tmp_path: Path, kind: Any, size: str
+) -> None:
+    model = tmp_path / "model"
+    tiny_model.write(tiny_model_dir, model, kind, "float32", size)
+    found = results(model, ENGINE)
+    assert found.pop("moved") > 1e-3, "the adapters differ"
+    assert found.pop("several adapters") < 1e-4, "logits of some 1 to 10"
+    assert len(found) == 4
+    for loss, logprobs, gradient in found.values():
+        assert loss < 1e-5 and gradient < 1e-5, "relative"
+        assert logprobs < 5e-5, "nats of some -6"
+
+
+MEMORY = """
+import json, sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+import jax
+import jax.numpy as jnp
+import repairs
+repairs.apply("engine", repairs.NAMES)
+from skyrl.backends import jax as backend
+from repairs import engine_blocks, engine_memory, engine_programs, engine_waves
+
+settings = {"max_lora_adapters": 2, "max_lora_rank": 4, "sample_max_num_sequences": 4, "gradient_checkpointing": True}
+engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings), 0)
+
+def scoring(rows, tokens):
+    ids = jnp.zeros((rows, tokens), jnp.int32)
+    floats, whole = jnp.ones(rows), jnp.zeros(rows, jnp.int32)
+    keys = jax.vmap(jax.random.PRNGKey)(whole)
+    arguments = engine.samplers.model, ids, ids, whole, floats, keys, whole, floats, 0, False
+    return engine_programs.needed(engine_programs.compiling(engine_waves.score, engine.mesh, *arguments)())
+
+engine_blocks.keeping = engine_blocks.Keeping()
+found = {"scoring": [scoring(1, 2048), scoring(4, 4096)]}
+found["pass"] = [engine_memory.scratch(engine, tokens) for tokens in (4096, 16384)]
+print("RESULT", json.dumps(found))
+"""
+
+
+def test_scoring_holds_no_logits_of_a_whole_prompt_and_passes_grow_with_their_tokens(
+    server_env: None, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    tiny_model.write(tiny_model_dir, model, "qwen3", "float32", "wide")
+    found = results(model, MEMORY)
+    logits = 2048 * 151_936 * 4
+    short, long = found["scoring"]
+    assert short < 2 * logits, "bytes: two copies of 1,024 tokens' logits, and more"
+    assert long - short < 0.1 * logits, "eight times the tokens"
+    short, long = found["pass"]
+    assert (long - short) / (16_384 - 4096) < 2 * short / 4096, "bytes a token: no scores of each pair of tokens"

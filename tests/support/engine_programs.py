@@ -1,0 +1,47 @@
+"""Programs that run an engine without API in the server's environment, and batches for them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+CACHED = {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ".state/jax-cache", "PYTHONPATH": "."}
+CACHED |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+
+
+def results(model: Path, code: str) -> Any:
+    """What `code` prints as JSON after the word RESULT. Its argument is the model."""
+    from tests.conftest import succeed  # not in the server's environment
+
+    command = ("server/.venv/bin/python", "-c", code, model)
+    lines = succeed(*command, env=CACHED, timeout_sec=1800).splitlines()
+    return next(json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT "))
+
+
+def ids_of(lengths: tuple[int, ...]) -> list[list[int]]:
+    return [[(11 * row + 3 * i) % 250 for i in range(length)] for row, length in enumerate(lengths)]
+
+
+def inputs_of(types: Any, lengths: tuple[int, ...]) -> list[Any]:
+    return [types.ModelInput(chunks=[types.EncodedTextChunk(tokens=one)]) for one in ids_of(lengths)]
+
+
+def pass_of(types: Any, *lengths: int, loss: str = "cross_entropy") -> Any:
+    """A batch of one request "r" of model "m", a datum for each length. `types`: skyrl.tinker.types."""
+    rows = {"all_model_ids": ["m"], "all_loss_fns": [loss], "all_loss_fn_configs": [None]}
+    lists: dict[str, list[Any]] = {name: value * len(lengths) for name, value in rows.items()}
+    lists |= {f"all_{name}": [[] for _ in lengths] for name in ("values", "returns", "rollout_logprobs")}
+    lists |= {"all_targets": [[*one[1:], 7] for one in ids_of(lengths)], "all_model_inputs": inputs_of(types, lengths)}
+    lists |= {"all_token_weights": [[0.5] * n for n in lengths], "all_advantages": [[0.1] * n for n in lengths]}
+    lists |= {"all_sampling_logprobs": [[-5.0] * n for n in lengths]}
+    return types.PreparedModelPassBatch(**lists, request_batch_slices=[("r", "m", 0, len(lengths))])
+
+
+def sample_of(types: Any, *lengths: int, new: int = 1, scored: bool = False) -> Any:
+    """A batch of one request "r" of the base model, a sample for each length."""
+    params = [types.SamplingParams(temperature=1.0, max_tokens=new, seed=row) for row, _ in enumerate(lengths)]
+    none = [""] * len(lengths)
+    return types.PreparedSampleBatch(
+        all_model_inputs=inputs_of(types, lengths), all_sampling_params=params, all_model_ids=none,
+        all_checkpoint_ids=none, all_checkpoint_paths=none, all_session_ids=[None] * len(lengths),
+        needs_prompt_logprobs=scored, request_batch_slices=[("r", "", 0, len(lengths), scored, 0)],
+    )  # fmt: skip
