@@ -107,12 +107,13 @@ class CollectedEnvironment(BaseEnvironment):
         try:
             yield
         except (OSError, RuntimeError, DockerException) as error:
-            if isinstance(error, requests.RequestException) or not await self._is_up(service):
+            if isinstance(error, requests.RequestException) or not await self.is_up(service):
                 why = " ".join(str(error).split())[-200:]
                 self.lost = f"the container of {service or 'the agent'} or its daemon went away: {why}"
             raise
 
-    async def _is_up(self, service: str | None) -> bool:
+    async def is_up(self, service: str | None = None) -> bool:
+        """Whether the service's container runs and the daemon says so; None = the agent's."""
         try:
             return await call(self._container_runs, service)
         except (DockerException, requests.RequestException):

@@ -32,6 +32,7 @@ MAX_CONTENT = 8 * 1024 * 1024  # of a file that is read into memory
 _PIECE = 1024 * 1024
 _PATH_MAX = 4096
 MOST_CHANGES = 100_000  # that are looked at
+_MOST_SORTED = 10_000  # all threads wait for a sort
 _folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
 
 
@@ -381,7 +382,8 @@ def _rights(entry: os.stat_result) -> tuple[int, int, int]:
 
 def _names(folder: str) -> list[str]:
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in itertools.islice(entries, MOST_CHANGES + 1))
+        names = [entry.name for entry in itertools.islice(entries, MOST_CHANGES + 1)]
+    return sorted(names) if len(names) < _MOST_SORTED else names
 
 
 def _mode(path: str) -> int:

@@ -1,6 +1,7 @@
 """The tmux session that the policy types into, and the scripts that run a whole turn in one exec."""
 
 import asyncio
+import contextlib
 import math
 import re
 import shlex
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, override
 from harbor.agents.terminus_2.tmux_session import TmuxSession
 from harbor.environments.base import ExecResult
 
+from harbortrainer.docker.artifacts import CollectedEnvironment
 from harbortrainer.docker.command import IN_SHELL
 
 if TYPE_CHECKING:  # imports litellm
@@ -212,8 +214,8 @@ class Terminal(TmuxSession):
         if not self.ended:
             try:
                 self._screen = await self._type(commands)
-            except CommandFailed as error:
-                if not await self._ended_by_policy(error.result):
+            except (RuntimeError, TimeoutError) as error:
+                if not await self._ended_by_policy(error):
                     raise
                 self.ended = True
         return await super().get_incremental_output()
@@ -269,7 +271,14 @@ class Terminal(TmuxSession):
     def _send_keys_error(self, action: str, command: str, result: ExecResult) -> RuntimeError:
         return CommandFailed(f"typing into the terminal failed with {result.return_code}: {_text(result)}", result)
 
-    async def _ended_by_policy(self, result: ExecResult) -> bool:
+    async def _ended_by_policy(self, error: Exception) -> bool:
+        """Whether the terminal is gone, or stands still, in a container that is up."""
+        if isinstance(error, CommandFailed):
+            with contextlib.suppress(RuntimeError, TimeoutError):  # no shell starts any more, or it does not answer
+                return await self._is_gone(error.result)
+        return isinstance(self.environment, CollectedEnvironment) and await self.environment.is_up()
+
+    async def _is_gone(self, result: ExecResult) -> bool:
         """Whether the terminal is gone while the container still runs commands."""
         probe = f"tmux has-session -t {self._session_name} 2>/dev/null && echo alive || echo gone"
         answer = await self._exec(f"{IN_SHELL}\necho up; {probe}")
