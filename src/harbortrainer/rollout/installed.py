@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from harbor.agents.installed.base import BaseInstalledAgent, NonZeroAgentExitCodeError
 
+from harbortrainer.docker.artifacts import CollectedEnvironment
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import boundary, with_litellm
 from harbortrainer.policy.tinker_llm import live_llm
@@ -102,20 +103,28 @@ class _Trainable(BaseInstalledAgent):
             late = session.exchange.over == "timeout"
             await asyncio.wait({work}, timeout=LATE_GRACE_SEC if late else GRACE_SEC)
             reason = session.exchange.over or "done"
-            if work.done() and not work.cancelled() and isinstance(work.exception(), NonZeroAgentExitCodeError):
-                session.failure = str(work.exception())
+            failed = work.exception() if work.done() and not work.cancelled() else None
+            if await _is_policys(failed, environment):
+                session.failure = str(failed)
             elif work.done():
                 work.result()
         finally:
             over.cancel()
             session.stop_reason = reason  # not into `context`: Harbor reads the agent's log only into an empty one
-            await _end(work)
+            await _end(work, environment)
 
 
-async def _end(work: asyncio.Future[None]) -> None:
+async def _is_policys(error: BaseException | None, environment: Any) -> bool:
+    """Whether the agent's program failed, or no command runs any more in a container that is up."""
+    if type(error) is not RuntimeError:
+        return isinstance(error, NonZeroAgentExitCodeError)
+    return isinstance(environment, CollectedEnvironment) and await environment.is_up()
+
+
+async def _end(work: asyncio.Future[None], environment: Any) -> None:
     """End Harbor's part: its program, then its copying of files, whose size the policy decides. Raises its error."""
     for _ in range(2):
         work.cancel()
         await asyncio.wait({work}, timeout=CLEAN_SEC)
-    if work.done() and not work.cancelled() and not isinstance(work.exception(), NonZeroAgentExitCodeError):
+    if work.done() and not work.cancelled() and not await _is_policys(work.exception(), environment):
         work.result()
