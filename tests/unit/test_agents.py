@@ -1,6 +1,7 @@
 """Agents in containers: settings that cannot work, outcomes, what a batch says about the agent, the pack's identity."""
 
 import asyncio
+import contextlib
 import importlib
 import json
 import logging
@@ -18,6 +19,7 @@ from harbor.models.agent.context import AgentContext
 
 from harbortrainer.config import Config
 from harbortrainer.docker import listener
+from harbortrainer.docker.artifacts import CollectedEnvironment
 from harbortrainer.docker.listener import NoPython, ShutOut
 from harbortrainer.docker.preflight import Findings, capacity, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
@@ -255,6 +257,36 @@ async def test_an_agents_own_clean_up_takes_no_time_of_its_trial_and_no_cancella
     done, _ = await asyncio.wait({running}, timeout=10)
     assert done and running.cancelled() is cancelled
     assert ended.stop_reason == "max_turns"
+
+
+class Place(CollectedEnvironment):
+    """An environment whose container is up, or gone."""
+
+    def __init__(self, *, up: bool) -> None:
+        self._up = up
+
+    async def is_up(self, service: str | None = None) -> bool:
+        return self._up
+
+
+Place.__abstractmethods__ = frozenset()
+
+
+@pytest.mark.parametrize("up", [True, False])
+async def test_a_container_in_which_no_command_runs_any_more_is_graded_while_it_is_up(
+    up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(*_: Any) -> None:
+        raise RuntimeError("no shell in container c")
+
+    monkeypatch.setattr(Harbors, "run", run)
+    monkeypatch.setattr(installed, "GRACE_SEC", 0.01)
+    agent = object.__new__(type("Trained", (installed._Trainable, Harbors), {}))
+    agent._session = ended = session(TURN, stop_reason="")
+    place: Any = Place
+    with contextlib.nullcontext() if up else pytest.raises(RuntimeError, match="no shell"):
+        await agent.run("", place(up=up), AgentContext())
+    assert ended.failure == ("no shell in container c" if up else "")
 
 
 @pytest.mark.parametrize("used", [False, True])

@@ -1,9 +1,17 @@
 """Archives of files that go into a container."""
 
+import contextlib
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from harbortrainer.docker.files import _pack
+import pytest
+
+from harbortrainer.docker import archive
+from harbortrainer.docker.archive import LOGS
+from harbortrainer.docker.files import _pack, fetch
+from tests.support.archives import packed
 
 
 def test_many_files_are_packed_as_roots(tmp_path: Path) -> None:
@@ -14,3 +22,25 @@ def test_many_files_are_packed_as_roots(tmp_path: Path) -> None:
         members = tar.getmembers()
         assert [one.name for one in members] == [f"logs/agent/{number:03}" for number in range(100)]
         assert {(one.uid, one.gid, one.uname, one.gname) for one in members} == {(0, 0, "", "")}
+
+
+@pytest.mark.parametrize("size", [LOGS.size - 10, LOGS.size + 1])
+def test_where_the_daemon_sends_logs_rewards_come_even_if_the_rest_is_too_much(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(url: str, params: dict[str, str], **_: Any) -> Any:
+        entries = [("a", tarfile.REGTYPE, bytes(size)), ("reward.txt", tarfile.REGTYPE, b"0")]
+        name = params["path"].rpartition("/")[2]
+        found = entries if name == "." else [one for one in entries if one[0] == name]
+        whole = packed(found)
+        pieces = (whole[i : i + 65536] for i in range(0, len(whole), 65536))
+        return contextlib.nullcontext(
+            SimpleNamespace(
+                status_code=200 if found else 404, raise_for_status=lambda: None, iter_content=lambda _: pieces
+            )
+        )
+
+    monkeypatch.setattr(archive, "engine", lambda: SimpleNamespace(base_url="", api_version="1", get=answer))
+    fetch("c", "/logs/verifier", tmp_path / "got")
+    assert (tmp_path / "got" / "reward.txt").read_text() == "0"
+    assert (tmp_path / "got" / "a").exists() is (size < LOGS.size) is not ("not copied whole" in caplog.text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker import layer
+from harbortrainer.docker import layer, restore
 from harbortrainer.docker.agent_phases import _END_VERIFIER
 from harbortrainer.docker.layer import Change, Kind, ListedLayer, OverlayLayer
 from harbortrainer.docker.network_files import network_files, network_script, parse_network, removal_script
@@ -128,6 +128,43 @@ def test_docker_diff_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert plain(listed, "/opt") == [("/opt", "removed", False)]
     assert sorted(listed.names("/usr/bin")) == ["cat", "new"]
+
+
+def test_no_more_than_a_limit_is_listed(
+    overlay: tuple[Path, Path, OverlayLayer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upper, _, found = overlay
+    monkeypatch.setattr(restore, "layer_of", lambda _: found)
+    monkeypatch.setattr(restore, "MOST_CHANGES", 5)
+    for name in ("a", "b", "c", "d", "e"):
+        (upper / name).touch()
+    assert (len((seen := restore.survey("c", {})).changes), seen.whole) == (5, True)
+    (upper / "f").touch()
+    assert (len((seen := restore.survey("c", {})).changes), seen.whole) == (5, False)
+
+
+def test_what_verification_makes_again_is_not_listed(
+    overlay: tuple[Path, Path, OverlayLayer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upper, _, found = overlay
+    for name in ("logs/agent", "tests", "app"):
+        (upper / name).mkdir(parents=True)
+        (upper / name / "x").touch()
+    monkeypatch.setattr(restore, "layer_of", lambda _: found)
+    assert [one.path for one in restore.survey("c", {}).changes] == ["/app", "/app/x"]
+
+
+def test_what_has_gone_while_it_was_listed_is_no_change(overlay: tuple[Path, Path, OverlayLayer]) -> None:
+    upper, _, found = overlay
+    (upper / "usr/gone").mkdir(parents=True)
+    for name in ("a", "b", "gone/x"):
+        (upper / "usr" / name).touch()
+    listing = found.changes("/usr")
+    assert next(listing).path == "/usr/a"
+    (upper / "usr/b").unlink()
+    (upper / "usr/gone/x").unlink()
+    (upper / "usr/gone").rmdir()
+    assert list(listing) == []
 
 
 def test_a_path_is_taken_apart() -> None:

@@ -15,7 +15,7 @@ from harbortrainer.docker.cause import Verdict
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import RemoteHost
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.phases import Phases
+from harbortrainer.rollout.phases import GRADING_SLACK_SEC, Phases
 from harbortrainer.rollout.start_limit import StartLimit
 
 STEPS = 'version = "1.0"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
@@ -229,3 +229,19 @@ async def test_what_a_reward_depends_on_is_known() -> None:
     fake: Any = trial
     fake.agent_environment = None  # one of Harbor's own
     assert phases.unasked == ()
+
+
+async def test_verification_has_its_whole_limit_and_the_next_agent_no_more_time() -> None:
+    """Who makes verification hang until the trial is over would otherwise have no grade."""
+    trial = FakeTrial(STEPS)
+    trial.verifier_timeout_sec = 500.0
+    phases, llm = phases_of(trial, gates_of(n_parallel_envs=1), limit_sec=60.0)
+    async with phases.clock:
+        await trial.reach(TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START)
+        first = llm.deadline
+        await trial.reach(TrialEvent.AGENT_END)
+        now = asyncio.get_running_loop().time()
+        assert phases.clock.due == pytest.approx(now + 500 + GRADING_SLACK_SEC, abs=1.0)
+        await trial.reach(TrialEvent.AGENT_START)
+        assert llm.deadline == pytest.approx(first, abs=1.0)
+    phases.leave()

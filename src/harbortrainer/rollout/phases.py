@@ -54,6 +54,7 @@ class Phases:
         # the part of the trial's time that the agent has to leave to the verifier
         self._reserve = min(trial.verifier_timeout_sec / VERIFICATIONS + VERIFIER_SLACK_SEC, limit_sec / 4)
         self._held: Slots | None = None
+        self._lent = 0.0  # seconds beyond the trial's limit, for verifications alone
         self._started = 0.0  # when it could start, with a slot among the starting
         self._n_agent_phases = 0
         trial.add_hook(TrialEvent.ENVIRONMENT_START, self._before_start)
@@ -95,7 +96,8 @@ class Phases:
 
     def _agents_deadline(self) -> float | None:
         """By the task's own limit, and in time for the verifier; None = none."""
-        config, due = self._trial.task.config, self.clock.due
+        config = self._trial.task.config
+        due = None if self.clock.due is None else self.clock.due - self._lent
         of_step = config.steps[self._n_agent_phases - 1].agent.timeout_sec if config.steps else None
         own = config.agent.timeout_sec if of_step is None else of_step
         ends = [] if due is None else [due - self._reserve]
@@ -117,6 +119,7 @@ class Phases:
         if (due := self.clock.due) is not None:  # who hangs verification until the trial is over would have no grade
             own = self._trial.verifier_timeout_sec + GRADING_SLACK_SEC
             self.clock.due = max(due, asyncio.get_running_loop().time() + own)
+            self._lent += self.clock.due - due
         if isinstance(self._policy, AgentSession):
             await self._policy.close()
 
