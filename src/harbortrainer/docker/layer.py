@@ -5,8 +5,8 @@ Where this process may read the overlay's folders (root on the daemon's machine)
 file that was replaced by one of equal size, mode and time.
 """
 
+import bisect
 import contextlib
-import functools
 import io
 import itertools
 import json
@@ -16,18 +16,20 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
+from http import HTTPStatus
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 from harbortrainer.docker.archive import READ, archived, raise_for_status, stat_of, url_of
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.image_files import OPAQUE, ImageFiles, has, mode_of, way
 
 _CAP_SYS_ADMIN = 21  # without it the kernel hides overlayfs' own attributes
-_OPAQUE, _REDIRECT = "trusted.overlay.opaque", "trusted.overlay.redirect"
+_REDIRECT = "trusted.overlay.redirect"
 _MODIFIED, _DELETED = 0, 2  # kinds of change in `docker diff`
 _GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
 _MOST_FOLDERS = 1024
-_MOST_IMAGES = 8
+MAX_LISTED = 4 * 1024 * 1024  # of what `docker diff` lists
 MAX_CONTENT = 8 * 1024 * 1024  # of a file that is read into memory
 _PIECE = 1024 * 1024
 _PATH_MAX = 4096
@@ -105,15 +107,17 @@ def layer_of(container: str, *, listed: bool = True) -> Layer | None:
 
 
 def _listed(container: str) -> tuple[list[dict[str, Any]], bool]:
-    """What `docker diff` lists, of which the first MAX_CONTENT bytes are read, and whether that is all."""
+    """What `docker diff` lists, of which the first MAX_LISTED bytes are read, and whether that is all."""
     with engine().get(url_of(container, "changes"), stream=True) as answer:
+        if answer.status_code == HTTPStatus.INTERNAL_SERVER_ERROR:  # the daemon cannot look into such deep folders
+            return [], False
         raise_for_status(answer)
         text = b""
         for piece in answer.iter_content(_PIECE):
             text += piece
-            if len(text) > MAX_CONTENT:
+            if len(text) > MAX_LISTED:
                 break
-    whole = len(text) <= MAX_CONTENT
+    whole = len(text) <= MAX_LISTED
     try:
         return json.loads(text if whole else text[: text.rfind(b"},{") + 1] + b"]") or [], whole
     except ValueError:  # a name that looks like the end of an entry
@@ -129,61 +133,6 @@ def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tupl
         _folders.clear()
     _folders[name] = upper or "", tuple(str(data.get("LowerDir") or "").split(":"))
     return _folders[name]
-
-
-def way(path: str) -> Iterator[str]:
-    """/a/b/c -> /a, /a/b, /a/b/c."""
-    at = 0
-    while (at := path.find("/", at + 1)) > 0:
-        yield path[:at]
-    if path.strip("/"):
-        yield path
-
-
-@functools.lru_cache(_MOST_IMAGES)
-def _all_names(lowers: tuple[str, ...]) -> frozenset[str]:
-    walks = (folders + files for lower in lowers for _, folders, files in os.walk(lower))
-    return frozenset(name for names in walks for name in names)
-
-
-class ImageFiles:
-    """The merged view of an image's layers, read from their folders. Links are not followed."""
-
-    def __init__(self, lowers: Iterable[str]) -> None:
-        self._lowers = tuple(lowers)
-
-    def find(self, path: str) -> str | None:
-        """The path on this machine; None = the image has nothing there."""
-        for lower in self._lowers:
-            opaque = False
-            for part in way(path):
-                mode = _mode(lower + part)
-                if not mode:
-                    break
-                if stat.S_ISCHR(mode) or (part != path and not stat.S_ISDIR(mode)):
-                    return None
-                opaque = opaque or (part != path and _has(lower + part, _OPAQUE))
-            else:
-                return lower + path
-            if opaque:
-                return None
-        return None
-
-    def all_names(self) -> frozenset[str]:
-        """Names of all entries, wherever they are; also of those that an upper layer hides."""
-        return _all_names(self._lowers)
-
-    def names(self, folder: str) -> set[str]:
-        """Names of the image's entries in `folder`."""
-        return {name for name in self.listed(folder) if self.find(f"{folder.rstrip('/')}/{name}") is not None}
-
-    def listed(self, folder: str) -> set[str]:
-        """The same, with those that an upper layer hides."""
-        found: set[str] = set()
-        for lower in self._lowers:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                found.update(os.listdir(lower + folder))
-        return found
 
 
 class OverlayLayer:
@@ -253,7 +202,7 @@ class OverlayLayer:
             return [Change(path, kind, stamp=stamp)], None
         was_folder = found is not None and stat.S_ISDIR(os.lstat(found).st_mode)
         changes, names = list[Change](), _names(self._upper + path)
-        if not was_folder or _has(self._upper + path, _REDIRECT):
+        if not was_folder or has(self._upper + path, _REDIRECT):
             changes.append(Change(path, kind, folder=True, stamp=stamp))
         elif self._is_new(path):
             gone = sorted(self.image.names(path) - set(names))
@@ -295,12 +244,12 @@ class OverlayLayer:
             above, _, _ = above.rpartition("/")
         mode = self._modes[above] if above else stat.S_IFDIR
         for part in reversed(missing):
-            mode = self._modes[part] = _mode(self._upper + part) if stat.S_ISDIR(mode) else 0
+            mode = self._modes[part] = mode_of(self._upper + part) if stat.S_ISDIR(mode) else 0
         return mode
 
     def _is_new(self, folder: str) -> bool:
         """Whether it hides the image's folder of that name instead of adding to it."""
-        return _has(self._upper + folder, _OPAQUE) or _has(self._upper + folder, _REDIRECT)
+        return has(self._upper + folder, OPAQUE) or has(self._upper + folder, _REDIRECT)
 
 
 class ListedLayer:
@@ -312,7 +261,8 @@ class ListedLayer:
         self._container = container
         self.whole = whole
         self._kinds = {change["Path"]: change["Kind"] for change in changes}
-        self._folders = {str(PurePosixPath(path).parent) for path in self._kinds}
+        self._paths = sorted(self._kinds)
+        self._folders = {path.rpartition("/")[0] or "/" for path in self._paths}
 
     def changes(self, root: str) -> Iterator[Change]:
         for part in (one for one in way(root) if one != root):
@@ -321,11 +271,8 @@ class ListedLayer:
                 yield Change(part, Kind.REMOVED if kind == _DELETED else Kind.CHANGED, shallow=True)
                 yield Change(root, Kind.REMOVED)
                 return
-        start = root.rstrip("/") + "/"
-        for path, kind in sorted(self._kinds.items()):
-            if path != root and not path.startswith(start):
-                continue
-            if kind == _DELETED:
+        for path in (*(root,) * (root in self._kinds), *self._below(root)):
+            if (kind := self._kinds[path]) == _DELETED:
                 yield Change(path, Kind.REMOVED)
             elif kind != _MODIFIED:
                 yield Change(path, Kind.ADDED, folder=path in self._folders)
@@ -333,8 +280,13 @@ class ListedLayer:
                 yield Change(path, Kind.CHANGED)
 
     def names(self, folder: str) -> list[str]:
+        names = (path[len(folder.rstrip("/")) + 1 :] for path in self._below(folder))
+        return [name for name in names if "/" not in name]
+
+    def _below(self, folder: str) -> Iterator[str]:
         start = folder.rstrip("/") + "/"
-        return [path[len(start) :] for path in self._kinds if path.startswith(start) and "/" not in path[len(start) :]]
+        paths = itertools.islice(self._paths, bisect.bisect_left(self._paths, start), None)
+        return itertools.takewhile(lambda path: path.startswith(start), paths)
 
     def content(self, path: str) -> bytes | None:
         with contextlib.suppress(FileNotFoundError), entry(self._container, path) as (info, file):
@@ -384,18 +336,6 @@ def _names(folder: str) -> list[str]:
     with os.scandir(folder) as entries:
         names = [entry.name for entry in itertools.islice(entries, MOST_CHANGES + 1)]
     return sorted(names) if len(names) < _MOST_SORTED else names
-
-
-def _mode(path: str) -> int:
-    """0 = nothing is there."""
-    try:
-        return os.lstat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-
-
-def _has(folder: str, attribute: str) -> bool:
-    return attribute in os.listxattr(folder)
 
 
 def _may_see_all() -> bool:

@@ -1,0 +1,77 @@
+"""The files of an image, read from its layers' folders. All functions block."""
+
+import contextlib
+import functools
+import os
+import stat
+from collections.abc import Iterable, Iterator
+
+OPAQUE = "trusted.overlay.opaque"  # of a folder that hides those of lower layers
+_MOST_IMAGES = 8
+
+
+def way(path: str) -> Iterator[str]:
+    """/a/b/c -> /a, /a/b, /a/b/c."""
+    at = 0
+    while (at := path.find("/", at + 1)) > 0:
+        yield path[:at]
+    if path.strip("/"):
+        yield path
+
+
+@functools.lru_cache(_MOST_IMAGES)
+def _all_names(lowers: tuple[str, ...]) -> frozenset[str]:
+    walks = (folders + files for lower in lowers for _, folders, files in os.walk(lower))
+    return frozenset(name for names in walks for name in names)
+
+
+class ImageFiles:
+    """The merged view of an image's layers, read from their folders. Links are not followed."""
+
+    def __init__(self, lowers: Iterable[str]) -> None:
+        self._lowers = tuple(lowers)
+
+    def find(self, path: str) -> str | None:
+        """The path on this machine; None = the image has nothing there."""
+        for lower in self._lowers:
+            opaque = False
+            for part in way(path):
+                mode = mode_of(lower + part)
+                if not mode:
+                    break
+                if stat.S_ISCHR(mode) or (part != path and not stat.S_ISDIR(mode)):
+                    return None
+                opaque = opaque or (part != path and has(lower + part, OPAQUE))
+            else:
+                return lower + path
+            if opaque:
+                return None
+        return None
+
+    def all_names(self) -> frozenset[str]:
+        """Names of all entries, wherever they are; also of those that an upper layer hides."""
+        return _all_names(self._lowers)
+
+    def names(self, folder: str) -> set[str]:
+        """Names of the image's entries in `folder`."""
+        return {name for name in self.listed(folder) if self.find(f"{folder.rstrip('/')}/{name}") is not None}
+
+    def listed(self, folder: str) -> set[str]:
+        """The same, with those that an upper layer hides."""
+        found: set[str] = set()
+        for lower in self._lowers:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                found.update(os.listdir(lower + folder))
+        return found
+
+
+def mode_of(path: str) -> int:
+    """0 = nothing is there."""
+    try:
+        return os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def has(folder: str, attribute: str) -> bool:
+    return attribute in os.listxattr(folder)
