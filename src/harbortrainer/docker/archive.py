@@ -22,7 +22,7 @@ import requests
 from docker.errors import create_api_error_from_http_exception
 from docker.utils import decode_json_header
 
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import REQUEST_TIMEOUT_SEC, engine
 
 GO_FOLDER, GO_LINK = 1 << 31, 1 << 27  # bits of Go's file modes
 MAX_DEPTH = 128  # of folders
@@ -249,9 +249,8 @@ def _what(container: str, path: str) -> str:
 class _Stream(io.RawIOBase):
     """The pieces of an answer as a file, for some time. tarfile takes them as long as they are."""
 
-    def __init__(self, pieces: Iterator[bytes], what: str, seconds: float) -> None:
-        self._pieces, self._late = pieces, TooMuch(f"{what} took longer than {seconds:g} s to come")
-        self._end = time.monotonic() + seconds
+    def __init__(self, pieces: Iterator[bytes], end: float, late: TooMuch) -> None:
+        self._pieces, self._end, self._late = pieces, end, late
 
     def read(self, size: int = -1, /) -> bytes:
         try:
@@ -267,10 +266,9 @@ class _Stream(io.RawIOBase):
 
 def stat_of(container: str, path: str) -> dict[str, Any] | None:
     """What the daemon says of an entry: Go's `mode`, `size`, `linkTarget`; None = nothing is there."""
-    client = engine()
-    status = client.head(url_of(container, "archive"), params={"path": path}).headers.get(
-        "X-Docker-Container-Path-Stat"
-    )
+    url = url_of(container, "archive")
+    answer = engine().head(url, params={"path": path}, timeout=REQUEST_TIMEOUT_SEC)
+    status = answer.headers.get("X-Docker-Container-Path-Stat")
     return None if status is None else decode_json_header(status)
 
 
@@ -302,13 +300,17 @@ def archived(container: str, path: str, seconds: float = WORK.seconds) -> Iterat
 
     Raises FileNotFoundError; RuntimeError for a broken one, TooMuch after `seconds`; docker.errors.APIError.
     """
-    what = _what(container, path.removesuffix("/."))
-    # once the answer is closed, the daemon stops packing
-    with engine().get(url_of(container, "archive"), params={"path": path}, stream=True, timeout=seconds) as answer:
+    what, end = _what(container, path.removesuffix("/.")), time.monotonic() + seconds
+    late = TooMuch(f"{what} took longer than {seconds:g} s to come")
+    try:
+        opened = engine().get(url_of(container, "archive"), params={"path": path}, stream=True, timeout=seconds)
+    except requests.ReadTimeout:
+        raise late from None
+    with opened as answer:  # once it is closed, the daemon stops packing
         if answer.status_code == HTTPStatus.NOT_FOUND:
             raise FileNotFoundError(f"no {what}")
         raise_for_status(answer)
-        stream = _Stream(answer.iter_content(_CHUNK), what, seconds)
+        stream = _Stream(answer.iter_content(_CHUNK), end, late)
         try:
             with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as tar:
                 yield tar
