@@ -150,7 +150,9 @@ class TrialSettings(ModelSettings):
     environment_kwargs: dict[str, Any] = field(
         {}, "options of the environment, environment_kwargs.NAME=VALUE", resume=NEXT_STEP
     )
-    trial_timeout_sec: float = field(3600.0, "seconds for a trial without its verification; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
+    trial_timeout_sec: float = field(
+        3600.0, "seconds for a trial before its verification; 0 = none", check=FROM_0, resume=NEXT_STEP
+    )
     max_attempts: int = field(
         3, "most trials for one member of a group, when faults leave trials ungraded", check=ABOVE_0
     )
