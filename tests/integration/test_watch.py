@@ -126,7 +126,8 @@ files = [os.open("/app", os.O_RDONLY) for _ in range(40)]
 for number in range(499):
     if os.fork() == 0:
         break
-open("/app/ready", "w").close()
+else:
+    open("/app/ready", "w").close()
 time.sleep(1000)
 """
 
