@@ -78,7 +78,7 @@ def test_requests_share_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     connect = UnixHTTPConnection.connect
     monkeypatch.setattr(UnixHTTPConnection, "connect", lambda self: made.append(self) or connect(self))
-    client = daemon._client.__wrapped__(None)  # pyright: ignore[reportPrivateUsage]
+    client = daemon._client.__wrapped__(None, 60)  # pyright: ignore[reportPrivateUsage]
     made.clear()
     for _ in range(3):
         client.ping()
