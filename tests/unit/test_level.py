@@ -8,7 +8,7 @@ import pytest
 
 from harbortrainer.rollout.level import DECREASE, FIRST, Level, Why, Window
 
-WINDOWS_TO_SETTLE = 20  # docs/environments.md states these three
+WINDOWS_TO_SETTLE = 20
 OF_THE_KNEE = 0.75
 SWING, NOISY_SWING = 2.0, 4.0  # largest over smallest limit once settled, without the extreme windows
 TURN = 1.0  # seconds of an agent's turn outside of the sampler
