@@ -45,13 +45,9 @@ async def seen_of(environment: DockerEngineEnvironment, script: str, verifies: s
 
 
 def watcher() -> int:
-    """The PID of this process' watcher."""
-    (found,) = (one for one in children() if b"docker.watcher" in Path(f"/proc/{one}/cmdline").read_bytes())
-    return found
-
-
-def children() -> list[int]:
-    return [int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
+    """The PID of this process' watcher; other tests had daemons of their own."""
+    found = watch._watchers[os.getpid(), os.environ.get("DOCKER_HOST")]  # pyright: ignore[reportPrivateUsage]
+    return found._program._process.pid  # pyright: ignore
 
 
 def peak_mb(pid: int) -> float:
@@ -96,6 +92,25 @@ async def test_without_a_living_process_nothing_is_traced(environment: DockerEng
     assert not seen.unseen_memory and (seen.processes, seen.tampered) == ((), ())
     assert seen.opened is not None and "/etc/passwd" in seen.opened and "/logs/verifier/reward.txt" in seen.written
     assert enabled and "1" not in "".join(enabled)
+
+
+# Each process lives for a millisecond: what is listed has ended when it is looked at.
+CHAIN = """import os, time
+open("/app/begun", "w").close()
+while True:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(0.001)
+"""
+
+
+async def test_a_chain_of_short_processes_is_a_process_that_ran(environment: DockerEngineEnvironment) -> None:
+    start = f"(setsid python3 -c {shlex.quote(CHAIN)} </dev/null >/dev/null 2>&1 &)"
+    await environment.exec(f"{start}; until [ -e /app/begun ]; do sleep 0.1; done", user="root")
+    for _ in range(10):
+        seen = await seen_of(environment, "true", "true")
+        assert any(one.ran for one in seen.processes)
 
 
 @asynccontextmanager

@@ -124,6 +124,13 @@ def test_an_unasked_process_that_ran_counts(process: Process, names: list[str]) 
     assert found({}, processes=(process, process)).names == names
 
 
+def test_a_service_that_did_more_than_could_be_seen_counts() -> None:
+    server, resting = Process("server", (80,)), Process("redis", ran=False)
+    assert causes_of(
+        Changed(), Seen({}, processes=(server, resting), unseen_memory=True), Asked(SOLUTION, "")
+    ).names == ["process server"]
+
+
 def test_an_empty_log_of_an_asked_service_is_no_cause() -> None:
     asked, other = Process("server", (80,), writes=(LOG.path,)), Process("loop", ran=False, writes=(LOG.path,))
     assert not found({}, LOG, processes=(asked,))

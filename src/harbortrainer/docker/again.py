@@ -49,18 +49,20 @@ class Again:
 
         The task's solution, and records of packages, are looked at only if that is needed.
         """
-        task = self._environment.task
-        text = await asyncio.to_thread(_instructions, task) if task else ""
-        user = await asyncio.to_thread(allowed, task) if task else frozenset()
-        work = self._environment.workdir
-        start = Footprint() if task and solutions(task) else None
-        if not (causes := await call(self._judged, seen, Asked(start, text, work, user), Records())):
+        start = Footprint() if await asyncio.to_thread(self._has_solution) else None
+        if not (causes := await call(self._judged, seen, start, Records())):
             return causes
-        footprint = await footprint_of(self._environment)
-        return await call(self._judged, seen, Asked(footprint, text, work, user), None)
+        return await call(self._judged, seen, await footprint_of(self._environment), None)
 
-    def _judged(self, seen: Seen, asked: Asked, records: Records | None) -> Causes:
+    def _has_solution(self) -> bool:
+        task = self._environment.task
+        return task is not None and bool(solutions(task))
+
+    def _judged(self, seen: Seen, footprint: Footprint | None, records: Records | None) -> Causes:
         """`records`: None = to be read. Blocks."""
+        task = self._environment.task
+        text, user = (_instructions(task), allowed(task)) if task else ("", frozenset[str]())
+        asked = Asked(footprint, text, self._environment.workdir, user)
         found, mounted = self._environment.phases.found, self._environment.phases.mounted
         assert found is not None
         if records is None:

@@ -99,7 +99,7 @@ class _Judge:
         self.linked = {target for link, target in self.changed.targets.items() if link in rest}
         self.work = {path for path in opened if path in rest or path in self.linked or self.asked.names_path(path)}
         unasked = [one for one in unasked if not self._is_work(one)]
-        services = tuple(one for one in self.seen.processes if self.asked.allows_process(one))
+        services = tuple(one for one in self.seen.processes if self._is_service(one))
         held = {path for one in services for path in one.writes}
         living = tuple(one for one in self.seen.processes if one.ran and one not in services)
         mounted = tuple(one for one in self.changed.mounted if not self.asked.allows(one))
@@ -119,6 +119,10 @@ class _Judge:
             or self._is_no_service(living),
             any(self._may_be_work(one) for one in counts),
         )
+
+    def _is_service(self, one: Process) -> bool:
+        """Whether the task asks for it, and it did nothing to verification."""
+        return self.asked.allows_process(one) and not (one.ran and self.seen.unseen_memory)
 
     def _is_asked(self, one: Change) -> bool:
         """A folder's rights are asked for by a name only where no solution tells better."""

@@ -16,6 +16,7 @@ MOST_WRITES = 64  # of a process
 MOST_BYTES, MOST_WORDS = 4 * 1024 * 1024, 1024  # of a file in /proc; of a command line
 OWN = ("/tests/", "/logs/verifier/")  # what verification alone writes
 _AT_ONCE = 1 << 16
+_GROUPS = "/sys/fs/cgroup"
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
 
 
@@ -32,8 +33,14 @@ class Process(NamedTuple):
     writes: list[str]
 
 
+_ENDED = Process("", 0, "(ended)", -1, [], [])
+
+
 class Look:
-    """One look at processes of a container. `complete`: nothing was left out."""
+    """One look at processes of a container. `complete`: nothing was left out.
+
+    `processes` has one of number 0 for all that ended before they could be looked at.
+    """
 
     def __init__(self, first: int, pids: Iterable[int]) -> None:
         """`first`: PID 1, as this machine numbers it."""
@@ -43,12 +50,17 @@ class Look:
         self._listening: dict[str, int] | None = None
         self.processes: dict[int, Process] = {}
         for pid in pids:
-            with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended
+            try:
                 self._read(pid)
+            except (OSError, IndexError, ValueError):
+                self.processes[0] = _ENDED
 
     def _read(self, pid: int) -> None:
+        """Raises OSError when it has ended."""
         fields = fields_of(pid)
-        if fields is None or fields[0] in "ZX":
+        if fields is None:
+            raise ProcessLookupError
+        if fields[0] in "ZX":
             return
         sockets, writes = self._open_files(pid)
         ports = sorted(self._ports[inode] for inode in sockets & self._ports.keys()) if sockets else []
@@ -106,6 +118,20 @@ def pids_of(first: int, most: int = MOST_PROCESSES) -> list[int]:
                 if len(found) >= most:
                     break
     return found
+
+
+def listed_of(first: int) -> list[int]:
+    """The processes of the container of `first` at one moment, by its control group; [] where that is not readable.
+
+    So a process is found, too, that lives only until it has started its successor.
+    """
+    with contextlib.suppress(OSError):
+        for line in _text(f"/proc/{first}/cgroup").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "pids"):
+                with contextlib.suppress(OSError):  # in mixed hierarchies one of the two
+                    return [int(pid) for pid in _text(f"{_GROUPS}/{controllers}{path}/cgroup.procs").split()]
+    return []
 
 
 def threads_of(pid: int, most: int = MOST_THREADS) -> list[int]:

@@ -125,9 +125,10 @@ def _create(words: list[str], run_id: str) -> str:
         cap_add=list(_CAPABILITIES),
         security_opt=["seccomp=unconfined", "apparmor=unconfined", "label=disable"],
         pid_mode="host",
+        cgroupns="host",  # /proc/PID/cgroup tells whole paths
         network_mode="none",
         auto_remove=True,
-        binds=[f"/{top}:/{top}:ro" for top in sorted(tops)],
+        binds=[f"/{top}:/{top}:ro" for top in (*sorted(tops), "sys/fs/cgroup")],
         log_config=LogConfig(type="none"),
     )
 

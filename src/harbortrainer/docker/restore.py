@@ -5,6 +5,7 @@ file; a shell then removes these links.
 """
 
 import contextlib
+import functools
 import io
 import itertools
 import posixpath
@@ -33,17 +34,17 @@ class Survey:
     changes: tuple[Change, ...] = ()
     whole: bool = True
 
-    @property
+    @functools.cached_property
     def contents(self) -> list[Change]:
         """Without folders that have entries, which are listed themselves."""
         return [one for one in self.changes if not one.folder or one.shallow or not self.layer.names(one.path)]
 
-    @property
+    @functools.cached_property
     def plain(self) -> frozenset[str]:
         """Paths at which a regular file with content is, with the image's rights if the image has it."""
         return frozenset(one.path for one in self.changes if self.layer.is_plain(one.path))
 
-    @property
+    @functools.cached_property
     def shadows(self) -> frozenset[str]:
         """Added programs of which the image has one of the same name in another folder of programs."""
         return frozenset(one.path for one in self.changes if one.kind is Kind.ADDED and self._is_shadow(one.path))
@@ -53,7 +54,7 @@ class Survey:
         others = (f"{other}/{name}" for other in _PROGRAMS if other != folder)
         return folder in _PROGRAMS and any(self.layer.in_image(other) for other in others)
 
-    @property
+    @functools.cached_property
     def targets(self) -> dict[str, str]:
         """Of links that were added or changed: link -> path that it leads to."""
         found = {one.path: self.layer.target(one.path) for one in self.changes if not one.folder}

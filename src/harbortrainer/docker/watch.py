@@ -62,7 +62,7 @@ class Seen:
     `opened`: paths in the order of their first opens by verification, with their places; None = not known. `tampered`:
     files of verification's own that processes of the policy wrote, and how they reached its memory. `readers`: by path,
     the first processes that opened it, in their order; `programs`: of readers, by process, where it could be read.
-    `unseen_memory`: processes of the policy, those too that the task asks for, may have tampered without being seen.
+    `unseen_memory`: processes of the policy did more than could be seen, on a machine where that can be seen.
     """
 
     opened: Mapping[str, int] | None = None

@@ -18,6 +18,7 @@ from harbortrainer.docker.living import (
     Process,
     fields_of,
     inner_of,
+    listed_of,
     mapped,
     pids_of,
     program_of,
@@ -28,7 +29,7 @@ from harbortrainer.docker.traces import Trace, Traces
 
 MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
 MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 8, 4096  # the second: of a file
-EXEC_SEC, NAP_SEC = 1.0, 0.01  # for shells to end that ran the agent's commands
+EXEC_SEC, NAP_SEC = 5.0, 0.01  # for shells to end that ran the agent's commands
 DRAIN_SEC = 5.0  # for events that wait when verification has ended
 ROUNDS = 5  # until every process of the policy is followed
 _MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
@@ -41,7 +42,7 @@ class Watch:
     opens; without those of the policy. `programs`: what readers ran.
 
     `tampered`: what processes of the policy did to what is verification's own. `overflow`: what was opened is not
-    known. `unseen`: not all that they did was seen. `lost`: the kernel lost events.
+    known. `unseen`: they did more than was seen. `lost`: the kernel lost events.
     """
 
     def __init__(self, container: Mapping[str, Any], traces: Traces) -> None:
@@ -70,6 +71,8 @@ class Watch:
         look = settled(container)
         self.before, self.unseen = look.processes, not look.complete
         if self.before.keys() <= {self._first}:
+            return
+        if self._traces.why:  # the trainer was told
             return
         self.trace = self._traces.lend()
         if self.trace is None or not self._follow(self.trace):
@@ -262,7 +265,7 @@ def settled(container: Mapping[str, Any]) -> Look:
         if not ending or time.monotonic() > give_up:
             break
         time.sleep(NAP_SEC)
-    look = Look(first, (pid for pid in pids if pid not in container["kept"]))
+    look = Look(first, {*pids, *listed_of(first)}.difference(container["kept"]))
     look.complete &= len(pids) < MOST_PROCESSES
     return look
 

@@ -179,9 +179,7 @@ def _reward(result: VerifierResult) -> float:
 def _is_machines(error: BaseException) -> bool:
     """Whether Docker or the user caused it."""
     causes = (error, error.__cause__, error.__context__)
-    return any(
-        isinstance(one, DockerException | requests.RequestException | UserError | EnvironmentFault) for one in causes
-    )
+    return any(isinstance(one, _OTHERS) for one in causes)
 
 
 def _brief(verifier: SafeVerifier, error: Exception) -> tuple[str, str]:
