@@ -28,7 +28,7 @@ LIMIT_SEC = 60.0
 TRAINER = """import asyncio, json, sys
 from harbortrainer.docker.watch import watching
 async def main():
-    async with watching(sys.argv[1], "", sys.argv[2], ()) as sight:
+    async with watching(sys.argv[1], sys.argv[2], (), bool) as sight:
         print("watching", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
     seen = sight.seen

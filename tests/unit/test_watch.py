@@ -4,6 +4,7 @@ import json
 import logging
 import queue
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from harbortrainer.docker.watched import living
 TOLD: dict[str, Any] = {
     "readers": {"/a": [7, 8], "/b": [8]}, "programs": {"7": {"parent": 1, "cwd": "/app", "words": ["sh", "-c", "x"]}},
     "written": ["/b"], "tampered": ["/tests/x"], "overflow": False, "unseen": False,
+    "late": ["/b"], "moved": True, "made": [9],
     "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5}],
 }  # fmt: skip
 SEEN = Seen(
@@ -25,7 +27,11 @@ SEEN = Seen(
     (Process("p", (80,), False, ("/c",), 5),),
     {"/a": (7, 8), "/b": (8,)},
     {7: Program(1, "/app", ("sh", "-c", "x"))},
+    late=frozenset({"/b"}),
+    moved=True,
+    made=frozenset({9}),
 )
+PUT = "/logs/verifier/x"  # before verification began
 
 
 class Fake:
@@ -63,14 +69,15 @@ def line(answer: object) -> bytes:
 
 
 async def verified() -> Seen:
-    async with watch.watching("c", "i", "r", ()) as sight:
+    async with watch.watching("c", "r", (), {"/tests/x"}.__contains__) as sight:
         pass
-    return sight.seen
+    assert sight.seen.opened is None or sight.seen.tampered[0] == PUT
+    return replace(sight.seen, tampered=sight.seen.tampered[1:])
 
 
 def honest(request: dict[str, Any]) -> bytes:
     if "begin" in request:
-        return line({"id": request["begin"]})
+        return line({"id": request["begin"], "own": ["/tests/x", PUT]})
     return line({"id": request["end"], "seen": TOLD})
 
 
@@ -86,7 +93,7 @@ async def test_what_the_watcher_saw_is_read(started: list[Fake]) -> None:
     "found",
     [None, [], 5, "x", {}]
     + [{name: value for name, value in TOLD.items() if name != left} for left in TOLD]
-    + [TOLD | {name: 5} for name in TOLD if name not in ("overflow", "unseen")]
+    + [TOLD | {name: 5} for name in TOLD if name not in ("overflow", "unseen", "moved")]
     + [TOLD | {"processes": [{"name": "p", "ports": ["x"], "ran": 1, "writes": [], "pid": 1}]}]
     + [TOLD | {"processes": [{}]}, TOLD | {"processes": [1]}, TOLD | {"programs": {"x": {}}}]
     + [TOLD | {"readers": {"/a": ["x"]}}, TOLD | {"programs": {"1": 5}}],
@@ -145,7 +152,7 @@ async def test_a_block_that_fails_ends_its_watch(started: list[Fake]) -> None:
 
     started += [Fake(answer)]
     with pytest.raises(ZeroDivisionError):
-        async with watch.watching("c", "i", "r", ()):
+        async with watch.watching("c", "r", (), {"/tests/x"}.__contains__):
             raise ZeroDivisionError
     begun = asked.get(timeout=5)["begin"]
     assert asked.get(timeout=5) == {"end": begun}

@@ -16,10 +16,10 @@ from harbortrainer.docker.container import committed
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.docker.footprint import solutions
-from harbortrainer.docker.layer import Change
+from harbortrainer.docker.layer import Change, Kind
 from harbortrainer.docker.network_files import removal_script
 from harbortrainer.docker.records import Records, records_of
-from harbortrainer.docker.restore import put_back, survey
+from harbortrainer.docker.restore import moved, put_back, survey
 from harbortrainer.docker.solution import footprint_of
 from harbortrainer.docker.watch import Seen
 
@@ -50,15 +50,28 @@ class Again:
         The task's solution, and records of packages, are looked at only if that is needed.
         """
         start = Footprint() if await asyncio.to_thread(self._has_solution) else None
-        if not (causes := await call(self._judged, seen, start, Records())):
+        late = await call(self._late, seen)
+        if not (causes := await call(self._judged, late, seen, start, Records())):
             return causes
-        return await call(self._judged, seen, await footprint_of(self._environment), None)
+        return await call(self._judged, late, seen, await footprint_of(self._environment), None)
+
+    def _late(self, seen: Seen) -> list[Change]:
+        """What processes of the policy changed during verification, and verification opened. Blocks."""
+        environment = self._environment
+        assert environment.phases.found is not None
+        found = environment.phases.found.contents
+        late = seen.late | (moved(environment.container, seen.made) if seen.moved else set())
+        opened = late.difference(one.path for one in found).intersection(late if seen.opened is None else seen.opened)
+        in_image = environment.phases.found.layer.in_image
+        return [Change(one, Kind.CHANGED if in_image(one) else Kind.ADDED) for one in sorted(opened)]
 
     def _has_solution(self) -> bool:
         task = self._environment.task
         return task is not None and bool(solutions(task))
 
-    def _judged(self, seen: Seen, footprint: Footprint | None, records: Records | None) -> Causes:
+    def _judged(
+        self, late: Sequence[Change], seen: Seen, footprint: Footprint | None, records: Records | None
+    ) -> Causes:
         """`records`: None = to be read. Blocks."""
         task = self._environment.task
         text, user = (_instructions(task), allowed(task)) if task else ("", frozenset[str]())
@@ -68,8 +81,8 @@ class Again:
         if records is None:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
         changed = Changed(
-            tuple(found.contents), found.plain, found.shadows, found.targets, records.listed, records.about, mounted,
-            found.is_new_name,
+            (*found.contents, *late), found.plain, found.shadows, found.targets, records.listed, records.about, mounted,
+            {one.path for one in late}, found.is_new_name,
         )  # fmt: skip
         return causes_of(changed, seen, asked)
 
@@ -123,7 +136,7 @@ class Again:
         now = await call(survey, environment.container, environment.phases.before)
         known = {one.path for one in found.changes}.union(held)
         new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
-        undone = [*changes, *new]
+        undone = sorted({*changes, *new})
         removed = await call(put_back, to.container, undone, environment.container, image, environment.run_id)
         for script in removal_script(removed):
             await to.exec(script, user="root")

@@ -68,8 +68,8 @@ chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 class AgentPhases:
     """Of one container. `before`: paths written before the agent acted.
 
-    `closed`: its phase was closed; `found`: what the container had changed then; `mounted`: what
-    had changed of its network files and devices, which no layer shows.
+    `closed`: its phase was closed; `mounted`: what had changed then of its network files and devices, which no layer
+    shows; `found`: what the container had changed when that was noted last.
     """
 
     def __init__(self, container: str, shells: Shells, run_id: str) -> None:
@@ -83,7 +83,7 @@ class AgentPhases:
         self._image: Image | None = None
         self._network: Mapping[str, str] = {}  # the content of each file that Docker mounts
         self.before: Stamps = {}
-        self._image_has_tests = self._noted = False
+        self.image_has_tests = self._noted = False
 
     async def prepare(self, image: Image, directory: str, make: str) -> None:
         """Make Harbor's folders by the command `make`, and note what the image has, in one round trip.
@@ -100,7 +100,7 @@ class AgentPhases:
             raise RuntimeError(f"task.toml: workdir={directory} is not in the image")
         if not made:
             raise RuntimeError(f"container {self._container}: cannot make Harbor's folders: {_errors(output)}")
-        self._image_has_tests = facts.startswith(f"{_TESTS}\n")
+        self.image_has_tests = facts.startswith(f"{_TESTS}\n")
         self._network = parse_network(facts)
 
     async def open(self) -> None:
@@ -114,14 +114,13 @@ class AgentPhases:
         self._noted, self.closed = True, False
 
     async def close(self) -> None:
-        """Note what the container has changed; make the folders of tests and rewards again; close idle shells.
+        """Make the folders of tests and rewards again; close idle shells.
 
         The agent's processes live on: what they or the agent's files spoil is for verification to find. Raises
         docker.errors.APIError.
         """
         if self._image is None:
             raise RuntimeError("the environment was not started")
-        self.found = await call(survey, self._container, self.before)
         left = await call(_unusual, self._container)
         self.closed = True
         try:
@@ -130,9 +129,13 @@ class AgentPhases:
             why = one_line(error) or f"a program did not end within {CLOSE_SEC:g} s"
             _log.warning("%s could not be made ready for verification: %s", self._container, why)
             self.mounted = (*self._network, "/dev")
-        if self._image_has_tests:
+        if self.image_has_tests:
             await call(restore_folder, self._container, self._image, _TESTS, self._run_id)
         self._shells.drop()
+
+    async def note_changes(self) -> None:
+        """Note what the container has changed. Raises docker.errors.APIError."""
+        self.found = await call(survey, self._container, self.before)
 
     async def _make_ready(self, script: str) -> None:
         output = await self._shells.run(Command(script), user="root", seconds=CLOSE_SEC)
@@ -143,7 +146,7 @@ class AgentPhases:
 
     def takes_over(self, other: "AgentPhases") -> None:
         """Call it after `prepare`: the container goes on with what `other` had."""
-        self._image, self._image_has_tests = other._image, other._image_has_tests
+        self._image, self.image_has_tests = other._image, other.image_has_tests
         self._network, self.before = other._network, {}
 
     @property
@@ -154,6 +157,7 @@ class AgentPhases:
     async def observe(self) -> Footprint:
         """What a task's solution has changed and leaves, which ran as the agent."""
         await self.close()
+        await self.note_changes()
         assert self.found is not None and self._image is not None
         left = await self._left()
         paths = {one.path for one in self.found.changes if not is_made_anew(one.path)} | set(self.mounted)

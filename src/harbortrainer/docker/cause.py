@@ -27,8 +27,8 @@ class Changed:
     `plain`: paths of regular files with content and the image's rights, which count if verification opened them.
     `shadows`: programs of which the image has one of the same name in another folder of programs. `targets`: where
     links lead. `packaged`: what a package manager's records list; `about`: those of them that describe a package.
-    `mounted`: changed network files and devices, which a fresh container has anew. `is_new_name`: whether no file of
-    the image has a name.
+    `mounted`: changed network files and devices, which a fresh container has anew. `late`: of `changes`, what processes
+    of the policy made during verification. `is_new_name`: whether no file of the image has a name.
     """
 
     changes: tuple[Change, ...] = ()
@@ -38,6 +38,7 @@ class Changed:
     packaged: Collection[str] = ()
     about: Collection[str] = ()
     mounted: tuple[str, ...] = ()
+    late: Collection[str] = ()
     is_new_name: Callable[[str], bool] = _never
 
 
@@ -57,7 +58,8 @@ class Causes:
     """What a reward may depend on although the task does not ask for it.
 
     `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
-    rest. `processes`: unasked ones that ran; `services`: asked ones. `hooked`: verification met it before any of the
+    rest. `late`: processes of the policy made some of them during verification.
+    `processes`: unasked ones that ran; `services`: asked ones. `hooked`: verification met it before any of the
     work, which the task's solution tells. `may_be_work`: the instruction of a task without a solution hints at one.
     """
 
@@ -68,6 +70,7 @@ class Causes:
     processes: tuple[Process, ...] = ()
     services: tuple[Process, ...] = ()
     tampered: tuple[str, ...] = ()
+    late: bool = False
     hooked: bool = False
     may_be_work: bool = False
 
@@ -113,6 +116,7 @@ class _Judge:
             living,
             services,
             tuple(self.seen.tampered),
+            any(one.path in self.changed.late for one in counts),
             bool(self.seen.tampered)
             or _DEVICES in mounted
             or self._came_first(counts, rest)

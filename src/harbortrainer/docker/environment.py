@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -197,10 +197,13 @@ class DockerEngineEnvironment(CollectedEnvironment):
         """Whether the agent's phase is closed, so that a verification here can be judged."""
         return self.phases.closed
 
-    def watched(self) -> contextlib.AbstractAsyncContextManager[Sight]:
-        """Watch a verification."""
-        assert self.image is not None
-        return watching(self.container, self.image.reference, self.run_id, self.phases.kept)
+    @contextlib.asynccontextmanager
+    async def watched(self, own: Collection[str] = ()) -> AsyncIterator[Sight]:
+        """Watch a verification, and note before it what the container has changed. `own`: what its folders have."""
+        is_own: Callable[[str], bool] = own.__contains__ if not self.phases.image_has_tests else lambda _: True
+        async with watching(self.container, self.run_id, self.phases.kept, is_own) as sight:
+            await self.phases.note_changes()
+            yield sight
 
     @property
     def workdir(self) -> str:

@@ -5,7 +5,9 @@ A part of watcher.py's program, with the standard library alone.
 
 import contextlib
 import ctypes
+import itertools
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,10 +15,15 @@ from typing import NamedTuple
 from harbortrainer.docker.living import OWN
 
 CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW = 8, 0x20, 0x1000, 0x4000
-CHANGED = 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800  # moved from, moved to, created, deleted; itself deleted, moved
+_MOVED_TO, _CREATED = 0x80, 0x100
+CHANGED = (
+    0x40 | _MOVED_TO | _CREATED | 0x200 | 0x400 | 0x800
+)  # moved from, moved to, created, deleted; itself deleted, moved
+MOST_BELOW = 20_000  # entries of a folder, and below it
 AT_ONCE = 512  # events of one turn, each of which opens a file
 _CLOEXEC, _NONBLOCK, _UNLIMITED_MARKS, _REPORT_FID, _FD_ERROR = 1, 2, 0x20, 0x200, 0x2000
 _ADD, _REMOVE, _MOUNT, _IGNORE, _ON_FOLDER = 1, 2, 0x10, 0x20 | 0x40, 0x40000000  # also once it was written
+_NO_LINK, _FOLDER_ALONE = 4, 8
 _AT_FDCWD = -100
 _EVENT = struct.Struct("=IBBHQii")
 # A pipe is opened as all else is: without O_NONBLOCK that would wait for its other end.
@@ -38,7 +45,7 @@ class Event(NamedTuple):
 class Marks:
     """The kernel queues what is opened, and closed after it was open for writing, until `events` takes it.
 
-    Also what is renamed, linked, made and deleted in OWN, where the kernel reports that in a container (6.6).
+    Also what is renamed, linked, made and deleted in and below OWN, where the kernel reports that in a container (6.6).
     """
 
     def __init__(self, first: int) -> None:
@@ -84,8 +91,16 @@ class Marks:
     def _mark_folder(self, folder: str, flags: int, undo: contextlib.ExitStack) -> None:
         group = self._init(flags)
         undo.callback(os.close, group)
-        self._mark(group, folder, CHANGED | _ON_FOLDER)
         self._folders[group] = folder
+        self._mark_below(group, folder)
+
+    def _mark_below(self, group: int, folder: str) -> None:
+        """Mark the folder, and all folders in it. Raises OSError where the kernel reports nothing."""
+        self._mark(group, folder, CHANGED | _ON_FOLDER, _ADD | _NO_LINK | _FOLDER_ALONE)
+        for path, is_folder in below(self._root, folder):
+            if is_folder:
+                with contextlib.suppress(OSError):  # it was removed just now
+                    self._mark(group, path, CHANGED | _ON_FOLDER, _ADD | _NO_LINK | _FOLDER_ALONE)
 
     def leave_file(self, file: int) -> None:
         """Tell no more opens of this file, if it has one name alone."""
@@ -110,6 +125,9 @@ class Marks:
         """Those that wait, about AT_ONCE."""
         for group, folder in self._folders.items():
             for mask, _, pid in self._read(group, 1 << 14):
+                if mask & (_MOVED_TO | _CREATED) and mask & _ON_FOLDER:
+                    with contextlib.suppress(OSError):
+                        self._mark_below(group, folder)
                 yield Event(folder, mask, pid)
         for _ in range(AT_ONCE // self._most):
             before = True
@@ -147,6 +165,29 @@ def _event(mask: int, descriptor: int, pid: int) -> Event:
         return Event(os.readlink(f"/proc/self/fd/{descriptor}"), mask, pid, file=descriptor)
     except OSError as error:  # a path of more than 4,096 characters
         return Event("", mask, pid, error.errno or 1)
+
+
+def below(root: str, folder: str) -> Iterator[tuple[str, bool]]:
+    """Paths in a container's folder and below it, at most MOST_BELOW, and whether each is a folder. Follows no link.
+
+    The path `folder` itself where it is missing, or no folder.
+    """
+    try:
+        is_folder = stat.S_ISDIR(os.lstat(root + folder).st_mode)
+    except OSError:
+        is_folder = False
+    if not is_folder:
+        yield folder, False
+        return
+    waiting, left = [folder], MOST_BELOW
+    while waiting and left:
+        with contextlib.suppress(OSError), os.scandir(root + (above := waiting.pop())) as entries:
+            for entry in itertools.islice(entries, left):
+                left -= 1
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder:
+                    waiting.append(f"{above}/{entry.name}")
+                yield f"{above}/{entry.name}", is_folder
 
 
 def names(path: str) -> tuple[str, ...]:

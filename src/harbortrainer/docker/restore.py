@@ -10,7 +10,7 @@ import io
 import itertools
 import posixpath
 import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -86,6 +86,14 @@ def _changes(layer: Layer) -> Iterator[Change]:
     for name in layer.names("/"):
         if not is_made_anew(f"/{name}"):
             yield from layer.changes(f"/{name}")
+
+
+def moved(container: str, made: Collection[int]) -> set[str]:
+    """Paths of changed files that are none of the inodes `made`. Raises docker.errors.DockerException."""
+    layer = layer_of(container)
+    assert layer is not None
+    files = (one for one in itertools.islice(_changes(layer), MOST_CHANGES) if one.kind is not Kind.REMOVED)
+    return {one.path for one in files if not one.folder and (one.stamp is None or one.stamp[0] not in made)}
 
 
 def stamps(container: str) -> Stamps:

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import threading
+from collections.abc import Collection
 from typing import NamedTuple
 
 PREFIX = "harbortrainer-"  # of the names of instances
@@ -24,6 +25,12 @@ _PTRACE, _READ, _WRITE, _FILE = "ptrace", "process_vm_readv", "process_vm_writev
 _CALLS = {
     "x86_64": {101: _PTRACE, 26: _PTRACE, 310: _READ, 347: _READ, 311: _WRITE, 348: _WRITE, 438: _FILE},
     "aarch64": {117: _PTRACE, 26: _PTRACE, 270: _READ, 376: _READ, 271: _WRITE, 377: _WRITE, 438: _FILE},
+}
+# rename, link and symlink, each with its kin; others have some of these numbers in the other mode, which does no harm.
+# The 9 of programs of 32 bits would be every mmap on x86_64.
+_MOVES = {
+    "x86_64": (82, 264, 316, 86, 265, 88, 266, 38, 302, 353, 303, 83, 304),
+    "aarch64": (38, 276, 37, 36, 329, 382, 9, 330, 83, 331),
 }
 _ATTACH, _SEIZE = 16, 0x4206  # all other requests need one of these first, or concern the caller's own children
 _MOST_PID = 1 << 22
@@ -44,12 +51,14 @@ class Call(NamedTuple):
 class Trace:
     """An instance of the tracer, which one container uses at a time.
 
-    `forked`: threads that the followed ones have started; `lost`: some are missing there.
+    `forked`: threads that the followed ones have started; `lost`: some are missing there. `moved`: one of them may have
+    renamed or linked something.
     """
 
-    def __init__(self, root: str, calls: dict[int, str]) -> None:
+    def __init__(self, root: str, calls: dict[int, str], moves: Collection[int]) -> None:
         """Raises OSError."""
-        self._calls = calls
+        self._calls, self._moves = calls, moves
+        self.moved = False
         self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self.forked: set[int] = set()
         self.lost = False
@@ -65,7 +74,7 @@ class Trace:
             self._write("buffer_size_kb", str(BUFFER_KB))
             self._write("options/context-info", "0")
             self._write("options/event-fork", "1")
-            self._write(f"events/{_EVENTS[0]}/filter", " || ".join(f"id == {number}" for number in calls))
+            self._write(f"events/{_EVENTS[0]}/filter", " || ".join(f"id == {number}" for number in (*calls, *moves)))
             self._undo = undo.pop_all()
 
     def follow(self, threads: set[int]) -> None:
@@ -97,7 +106,10 @@ class Trace:
             return b""
 
     def _call(self, line: bytes) -> Call | None:
-        if not (found := _CALL.search(line)) or not (name := self._calls.get(int(found[1]))):
+        if not (found := _CALL.search(line)):
+            return None
+        self.moved |= int(found[1]) in self._moves
+        if not (name := self._calls.get(int(found[1]))):
             return None
         first, second = int(found[2], 16), int(found[3], 16)
         if name == _FILE:
@@ -114,7 +126,7 @@ class Trace:
         self._write("set_event_pid", "\n")
         while self._read():
             pass
-        self.forked, self.lost, self._rest = set(), False, b""
+        self.forked, self.lost, self.moved, self._rest = set(), False, False, b""
 
     def remove(self) -> None:
         """Raises OSError."""
@@ -137,7 +149,7 @@ class Traces:
         self._lock = threading.Lock()
         self._free: list[Trace] = []
         self._lent: set[Trace] = set()
-        self._calls = _CALLS.get(os.uname().machine, {})
+        self._calls, self._moves = _CALLS.get(os.uname().machine, {}), _MOVES.get(os.uname().machine, ())
         self._root, self._mount = mounted, -1
         if not self._calls:
             self.why = f"a processor of the kind {os.uname().machine}"
@@ -147,7 +159,7 @@ class Traces:
                 self._mount = _own_mount()
                 self._root = f"/proc/self/fd/{self._mount}"
             self._remove_stale()
-            self._free.append(Trace(self._root, self._calls))
+            self._free.append(Trace(self._root, self._calls, self._moves))
         except OSError as error:
             self.why = f"tracefs: {error}"
 
@@ -163,7 +175,7 @@ class Traces:
         if self.why:
             return None
         with self._lock, contextlib.suppress(OSError):
-            trace = self._free.pop() if self._free else Trace(self._root, self._calls)
+            trace = self._free.pop() if self._free else Trace(self._root, self._calls, self._moves)
             self._lent.add(trace)
             return trace
         return None

@@ -9,9 +9,9 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import requests
@@ -24,6 +24,7 @@ from harbortrainer.errors import one_line
 
 READY_SEC, END_SEC = 20.0, 60.0
 AGAIN_SEC = 60.0  # until a program is started again that did not start
+MOST_PUT = 64  # paths of a verification
 MOST_BYTES = 32 * 1024 * 1024  # of the watcher's answer
 MODULE = "harbortrainer.docker.watcher"
 _FAILURES = (OSError, DockerException, requests.RequestException, TimeoutError, ValueError)
@@ -62,7 +63,8 @@ class Seen:
     `opened`: paths in the order of their first opens by verification, with their places; None = not known. `tampered`:
     files of verification's own that processes of the policy wrote, and how they reached its memory. `readers`: by path,
     the first processes that opened it, in their order; `programs`: of readers, by process, where it could be read.
-    `unseen_memory`: processes of the policy did more than could be seen, on a machine where that can be seen.
+    `late`: other files that they wrote; `moved`: they may have renamed or linked some, and `made` are the inodes that
+    verification wrote. `unseen_memory`: they did more than was seen, on a machine where that is seen.
     """
 
     opened: Mapping[str, int] | None = None
@@ -72,6 +74,9 @@ class Seen:
     readers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     programs: Mapping[int, Program] = field(default_factory=dict)
     unseen_memory: bool = False
+    late: frozenset[str] = frozenset()
+    moved: bool = False
+    made: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -190,18 +195,23 @@ def _watcher(run_id: str) -> _Watcher:
 
 
 @contextlib.asynccontextmanager
-async def watching(container: str, image: str, run_id: str, kept: Collection[int]) -> AsyncIterator[Sight]:
+async def watching(
+    container: str, run_id: str, kept: Collection[int], own: Callable[[str], bool]
+) -> AsyncIterator[Sight]:
     """Watch the container while the block runs. `kept`: processes of the image, as the daemon's machine numbers them.
+
+    `own`: whether a path of verification's own folders may be there when the block begins; others were put there.
 
     Where that is impossible, what is seen is not known, and the log says so once.
     """
-    sight, name, begun = Sight(), secrets.token_hex(8), None
+    sight, name, begun, put = Sight(), secrets.token_hex(8), None, list[str]()
     async with contextlib.AsyncExitStack() as undo:
         try:
             whose = await call(_whose, container, kept)  # fails where the daemon's processes are not of this machine
             watcher = await call(_watcher, run_id)
             undo.callback(_forget, watcher, name)
-            await watcher.ask("begin", name, READY_SEC, **whose)
+            answer = await watcher.ask("begin", name, READY_SEC, **whose)
+            put += [path for path in map(str, answer.get("own") or ()) if not own(path)][:MOST_PUT]
             begun = watcher
         except _FAILURES as error:
             _not_watched(error)
@@ -209,7 +219,8 @@ async def watching(container: str, image: str, run_id: str, kept: Collection[int
         if begun is not None:
             undo.pop_all()
             try:
-                sight.seen = _parsed((await begun.ask("end", name, END_SEC)).get("seen"))
+                seen = _parsed((await begun.ask("end", name, END_SEC)).get("seen"))
+                sight.seen = replace(seen, tampered=(*put, *seen.tampered))
             except _FAILURES as error:
                 _not_watched(error)
 
@@ -257,6 +268,9 @@ def _parsed(found: Any) -> Seen:
                 for pid, one in found["programs"].items()
             },
             bool(found["unseen"]),
+            frozenset(map(str, found["late"])),
+            bool(found["moved"]),
+            frozenset(map(int, found["made"])),
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error

@@ -5,6 +5,7 @@ A part of watcher.py's program, which needs root and has the standard library al
 
 import contextlib
 import errno
+import os
 import re
 import threading
 import time
@@ -24,11 +25,12 @@ from harbortrainer.docker.living import (
     program_of,
     threads_of,
 )
-from harbortrainer.docker.marks import CHANGED, CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW, Event, Marks, names
+from harbortrainer.docker.marks import CHANGED, CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW, Event, Marks, below, names
 from harbortrainer.docker.traces import Trace, Traces
 
 MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
 MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 8, 4096  # the second: of a file
+MOST_LATE = 4096
 EXEC_SEC, NAP_SEC = 5.0, 0.01  # for shells to end that ran the agent's commands
 DRAIN_SEC = 5.0  # for events that wait when verification has ended
 ROUNDS = 5  # until every process of the policy is followed
@@ -42,7 +44,8 @@ class Watch:
     opens; without those of the policy. `programs`: what readers ran.
 
     `tampered`: what processes of the policy did to what is verification's own. `overflow`: what was opened is not
-    known. `unseen`: they did more than was seen. `lost`: the kernel lost events.
+    known. `unseen`: they did more than was seen. `own`: what is in OWN before verification writes there; `late`: files
+    elsewhere that processes of the policy wrote; `made`: inodes that others wrote. `lost`: the kernel lost events.
     """
 
     def __init__(self, container: Mapping[str, Any], traces: Traces) -> None:
@@ -51,6 +54,9 @@ class Watch:
         self.readers: dict[str, list[int]] = {}
         self.programs: dict[int, dict[str, object]] = {}
         self.written: set[str] = set()
+        self.late: set[str] = set()
+        self.made: set[int] = set()
+        self.own: list[str] = []
         self.tampered: set[str] = set()
         self.overflow = self.unseen = self.lost = self.ended = False
         self._characters = 0
@@ -70,6 +76,8 @@ class Watch:
     def _begin(self, container: Mapping[str, Any]) -> None:
         look = settled(container)
         self.before, self.unseen = look.processes, not look.complete
+        for folder in OWN:
+            self.own += [path for path, _ in below(f"/proc/{self._first}/root", folder.rstrip("/"))]
         if self.before.keys() <= {self._first}:
             return
         if self._traces.why:  # the trainer was told
@@ -116,9 +124,9 @@ class Watch:
 
     def _note(self, event: Event) -> None:
         """The kernel makes one event of several ones of a process and file."""
-        if event.mask & CLOSE_WRITE and event.path.startswith(OWN):
-            self._tamper(event.path, event.pid)
-        elif event.path.endswith("/mem") and (found := _MEMORY.fullmatch(event.path)):
+        if event.mask & CLOSE_WRITE:
+            self._note_write(event)
+        if event.path.endswith("/mem") and (found := _MEMORY.fullmatch(event.path)):
             self._note_memory(int(found[1]), event.pid)
         opens = bool(event.mask & OPEN) and not self.overflow and not self._opens_for_policy(event.pid)
         for path in () if self.overflow else names(event.path):
@@ -131,6 +139,16 @@ class Watch:
         if opens:
             self._note_program(event)
         if len(self.readers) + len(self.written) > MOST_PATHS or self._characters > MOST_CHARACTERS:
+            self._flooded()
+
+    def _note_write(self, event: Event) -> None:
+        if event.path.startswith(OWN):
+            self._tamper(event.path, event.pid)
+        elif self._writes_for_policy(event.pid):
+            self.late.update(names(event.path))
+        elif event.file >= 0:
+            self.made.add(os.fstat(event.file).st_ino)
+        if len(self.late) > MOST_LATE:
             self._flooded()
 
     def _note_reader(self, path: str, event: Event) -> None:
@@ -170,9 +188,8 @@ class Watch:
         if not self.overflow:
             self.overflow = True
             self.marks.leave_opens()
-        self.readers.clear()
-        self.programs.clear()
-        self.written.clear()
+        for known in (self.readers, self.programs, self.written, self.late, self.made):
+            known.clear()
 
     def _tamper(self, what: str, pid: int) -> None:
         if what not in self.tampered and len(self.tampered) < MOST_TAMPERED and self._is_policys(pid):
@@ -185,6 +202,9 @@ class Watch:
         if pid not in self._judged:
             self._judged[pid] = self._is_policys(pid)
         return self._judged[pid]
+
+    def _writes_for_policy(self, pid: int) -> bool:
+        return self._judged[pid] if pid in self._judged else self._is_policys(pid)
 
     def _is_policys(self, pid: int) -> bool:
         """Whether the process lived before verification, or was started by one that did."""
@@ -231,10 +251,12 @@ class Watch:
             self.unseen |= not look.complete
             for pid, one in look.processes.items():
                 self._holds(pid, one)
+            moved = self.trace is not None and self.trace.moved
             return {
                 "readers": self.readers, "programs": self.programs, "written": sorted(self.written),
                 "tampered": sorted(self.tampered), "processes": living(self._first, self.before, look.processes),
-                "overflow": self.overflow, "unseen": self.unseen,
+                "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
+                "made": sorted(self.made) if moved else [],
             }  # fmt: skip
 
     def _holds(self, pid: int, process: Process) -> None:

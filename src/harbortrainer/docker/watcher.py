@@ -94,7 +94,7 @@ class Program:
         for descriptor in watch.marks.descriptors:
             self._by_descriptor[descriptor] = watch
             self._poll.register(descriptor, select.EPOLLIN)
-        self._answer(id=name)
+        self._answer(id=name, own=watch.own)
 
     def _end(self, name: str, request: Mapping[str, Any]) -> None:
         if (watch := self._watches.pop(name, None)) is None:

@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections.abc import AsyncIterator
 from typing import Any, override
 
 import requests
 from docker.errors import DockerException
+from harbor.models.trial.paths import EnvironmentPaths
 from harbor.models.verifier.result import VerifierResult
+from harbor.utils.file_staging import selected_directory
 from harbor.verifier.verifier import (
     AddTestsDirError,
     DownloadVerifierDirError,
@@ -18,12 +21,13 @@ from harbor.verifier.verifier import (
 )
 
 from harbortrainer.docker.again import Again, Place
+from harbortrainer.docker.archive import TooMuch
 from harbortrainer.docker.cause import Causes, is_made_anew
 from harbortrainer.docker.container import is_running
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.docker.layer import MOST_CHANGES
-from harbortrainer.docker.watch import Seen
+from harbortrainer.docker.watch import Seen, Sight
 from harbortrainer.durable.files import make_folder, write_json
 from harbortrainer.errors import EnvironmentFault, UserError, one_line
 from harbortrainer.harbor import boundary
@@ -61,7 +65,7 @@ class GradingVerifier(SafeVerifier):
             return await super().verify()
         again = Again(environment)
         try:
-            async with environment.watched() as sight, asyncio.timeout(self._limit_sec):
+            async with self._watched(environment) as sight, asyncio.timeout(self._limit_sec):
                 first = await super().verify()
         except _BROKEN as error:
             if not await self._is_policys_fault(again, error):
@@ -93,20 +97,37 @@ class GradingVerifier(SafeVerifier):
     async def _without(self, again: Again, causes: Causes) -> float:
         """The reward without the causes, in a fresh container; in this one if it has services that the task asks for.
 
-        There it counts only if nothing unasked goes on.
+        In this one, too, if it is too large for a copy. There it counts only if nothing unasked goes on.
         """
         if not causes.services:
-            return await self._measured(again.fresh(causes.unasked))
-        async with again.in_place(causes) as place, place.environment.watched() as sight:
+            with contextlib.suppress(TooMuch):
+                return await self._measured(again.fresh(causes.unasked))
+        async with again.in_place(causes) as place, self._watched(place.environment) as sight:
             reward = await self._measured(contextlib.nullcontext(place))
         left = await again.causes(sight.seen)
-        return -math.inf if left.processes or left.tampered else reward
+        return -math.inf if left.processes or left.tampered or left.late else reward
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, environment: DockerEngineEnvironment) -> AsyncIterator[Sight]:
+        """Watch a verification. Folders of tests are there before: what happens in new ones is seen a moment later."""
+        sources, _, _ = self._resolve_tests()
+        selections = [self.task.file_filter.select(source) for source in sources]
+        tests = EnvironmentPaths.tests_dir
+        own = {str(tests / name) for one in selections for name in one.relative_paths}
+        if any(len(name.parts) > 1 for one in selections for name in one.relative_paths):
+            for selection in selections:
+                with selected_directory(selection) as source:
+                    await environment.upload_dir(source, str(tests))
+        async with environment.watched(own) as sight:
+            yield sight
 
     async def _needs_no_work(self, again: Again, causes: Causes, reward: float) -> bool:
         """Whether the unasked changes earn the reward by themselves."""
         if causes.services or causes.processes or causes.may_be_work:
             return False
-        return await self._measured(again.fresh(causes.work)) >= reward
+        with contextlib.suppress(TooMuch):
+            return await self._measured(again.fresh(causes.work)) >= reward
+        return False
 
     async def _measured(self, where: contextlib.AbstractAsyncContextManager[Place]) -> float:
         """The reward there; -inf = verification broke."""
