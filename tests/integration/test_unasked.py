@@ -81,8 +81,10 @@ def recorded(folder: Path) -> dict[str, Any]:
     return json.loads(file.read_text())
 
 
-async def test_a_hook_earns_what_the_work_alone_is_worth(tmp_path: Path) -> None:
-    hook = f"echo 'import os; os._exit(0)' > {attacks.SITE}/hook.pth"
+@pytest.mark.parametrize("hole", ["", "truncate -s 9G /app/hole\n"])
+async def test_a_hook_earns_what_the_work_alone_is_worth(tmp_path: Path, hole: str) -> None:
+    """Also in a container that is too large for a copy."""
+    hook = f"{hole}echo 'import os; os._exit(0)' > {attacks.SITE}/hook.pth"
     assert (await work(tmp_path / "alone", hook)).reward == 0
     assert (await work(tmp_path / "beside", f"{hook}; echo Hello > /app/hello.txt")).reward == 1
     known = recorded(tmp_path / "alone")
