@@ -120,6 +120,7 @@ def test_docker_diff_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {"/usr": 0, "/usr/bin": 0, "/usr/bin/cat": 0, "/usr/bin/new": 1, "/usr/bin/new/x": 1, "/bin": 0, "/opt": 2}
     listed = ListedLayer("x", [{"Path": path, "Kind": kind} for path, kind in kinds.items()])
     monkeypatch.setattr(listed, "_is_folder", lambda path: path in ("/usr", "/usr/bin"))
+    monkeypatch.setattr(listed, "_has_other_rights", lambda _: False)
     expected = [("/usr/bin/cat", "changed", False), ("/usr/bin/new", "added", True), ("/usr/bin/new/x", "added", False)]
     assert plain(listed, "/usr") == expected
     assert list(listed.changes("/bin/sub")) == [

@@ -7,6 +7,7 @@ file that was replaced by one of equal size, mode and time.
 
 import bisect
 import contextlib
+import functools
 import io
 import itertools
 import json
@@ -23,12 +24,13 @@ from typing import IO, Any, Protocol
 from harbortrainer.docker.archive import READ, archived, raise_for_status, stat_of, url_of
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.image_files import OPAQUE, ImageFiles, has, mode_of, way
+from harbortrainer.docker.one_off import one_off
 
 _CAP_SYS_ADMIN = 21  # without it the kernel hides overlayfs' own attributes
 _REDIRECT = "trusted.overlay.redirect"
-_MODIFIED, _DELETED = 0, 2  # kinds of change in `docker diff`
+_MODIFIED, _ADDED, _DELETED = 0, 1, 2  # kinds of change in `docker diff`
 _GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
-_MOST_FOLDERS = 1024
+_MOST_FOLDERS, _MOST_IMAGES = 1024, 64
 MAX_LISTED = 4 * 1024 * 1024  # of what `docker diff` lists
 MAX_CONTENT = 8 * 1024 * 1024  # of a file that is read into memory
 _PIECE = 1024 * 1024
@@ -278,6 +280,8 @@ class ListedLayer:
                 yield Change(path, Kind.ADDED, folder=path in self._folders)
             elif not self._is_folder(path):
                 yield Change(path, Kind.CHANGED)
+            elif self._has_other_rights(path):
+                yield Change(path, Kind.CHANGED, folder=True, shallow=True)
 
     def names(self, folder: str) -> list[str]:
         names = (path[len(folder.rstrip("/")) + 1 :] for path in self._below(folder))
@@ -302,8 +306,18 @@ class ListedLayer:
         return str(found["linkTarget"]) if found is not None else ""
 
     def is_plain(self, path: str) -> bool:
-        found = self._stat(path)
+        """False for all that the image has: its rights may have changed."""
+        found = self._stat(path) if self._kinds.get(path) == _ADDED else None
         return found is not None and found["mode"] >> 16 == 0 and found["size"] > 0
+
+    def _has_other_rights(self, folder: str) -> bool:
+        """Whether a folder has other rights than in the image."""
+        image = engine().inspect_container(self._container)["Image"]
+        known = _image_rights(image)
+        if folder not in known:
+            with one_off(image, ("true",), "layer") as made:
+                known[folder] = _rights_of(made, folder)
+        return _rights_of(self._container, folder) != known[folder]
 
     def _is_folder(self, path: str) -> bool:
         found = self._stat(path)
@@ -321,6 +335,19 @@ def entry(container: str, path: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes
         if member is None:
             raise tarfile.ReadError(f"{path}: an empty archive")
         yield member, (tar.extractfile(member) if member.isfile() else None) or io.BytesIO()
+
+
+@functools.lru_cache(_MOST_IMAGES)
+def _image_rights(image: str) -> dict[str, tuple[int, int, int] | None]:
+    """Of folders of the image, as they become known."""
+    return {}
+
+
+def _rights_of(container: str, path: str) -> tuple[int, int, int] | None:
+    """None = nothing is there."""
+    with contextlib.suppress(FileNotFoundError), entry(container, path) as (info, _):
+        return stat.S_IMODE(info.mode), info.uid, info.gid
+    return None
 
 
 def _content(file: IO[bytes]) -> bytes | None:

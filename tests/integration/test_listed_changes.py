@@ -1,0 +1,36 @@
+"""What `docker diff` lists where the layers of containers cannot be read: rights count as contents do."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from harbortrainer.docker.daemon import call
+from harbortrainer.docker.layer import Change, Kind, ListedLayer, _listed
+from tests.support.docker_parts import a_run, remove_run, started, write_task
+
+pytestmark = pytest.mark.usefixtures("docker_ready")
+DOCKERFILE = """FROM harbortrainer/tools:bookworm
+RUN mkdir -p /app/owned /app/mode /app/same && echo x | tee /app/run /app/same/old
+"""
+
+
+async def test_new_rights_are_changes(tmp_path: Path) -> None:
+    run = a_run("listed")
+    try:
+        async with started(write_task(tmp_path / "task", dockerfile=DOCKERFILE), run) as one:
+            await one.exec(
+                "chown nobody /app/owned; chmod 700 /app/mode; chmod +x /app/run; echo x > /app/same/new", user="root"
+            )
+            layer = ListedLayer(one.container, *await call(_listed, one.container))
+            found = await call(lambda: sorted(layer.changes("/app")))
+            plain = [path for path in ("/app/run", "/app/same/new") if await call(layer.is_plain, path)]
+    finally:
+        await asyncio.to_thread(remove_run, run)
+    assert found == [
+        Change("/app/mode", Kind.CHANGED, folder=True, shallow=True),
+        Change("/app/owned", Kind.CHANGED, folder=True, shallow=True),
+        Change("/app/run", Kind.CHANGED),
+        Change("/app/same/new", Kind.ADDED),
+    ]
+    assert plain == ["/app/same/new"]
