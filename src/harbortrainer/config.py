@@ -306,6 +306,12 @@ class Config(TrialSettings, RunSettings):
         "token_mean", "token_mean, sequence_mean (mean of trajectory means) or token_sum", resume=NEXT_STEP
     )
     num_substeps: int = field(1, "optimizer steps a batch, over shuffled minibatches", check=ABOVE_0, resume=NEXT_STEP)
+    advantage: str | None = field(
+        None,
+        "your function of a group's rewards and trajectories, MODULE:FUNCTION or FILE.py:FUNCTION: an advantage for "
+        "each trajectory, or for each of its turns; None = advantage_baseline",
+        resume=FIXED,
+    )
     advantage_baseline: Baseline = field(
         "mean", "mean = of the group's rewards; leave_one_out = of the group's other rewards", resume=NEXT_STEP
     )
@@ -322,6 +328,13 @@ class Config(TrialSettings, RunSettings):
         "weights for kl_penalty_coef: base (base model), start (this run's start), or a teacher: RUN_DIR, RUN_DIR@STEP "
         "or a tinker:// path of a training state",
         resume=NEXT_STEP,
+    )
+
+    reward: str | None = field(
+        None,
+        "your function of a graded trajectory, MODULE:FUNCTION or FILE.py:FUNCTION: what is added to its reward in "
+        "training; None = nothing",
+        resume=FIXED,
     )
 
     # -- judge

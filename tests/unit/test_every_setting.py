@@ -36,6 +36,7 @@ PPO = ("loss_fn=ppo",)
 LONG = ("n_epochs=3",)
 GROUP = ("group_size=4",)
 
+OWN = Path(__file__).parents[1] / "support" / "own_functions.py"
 # Only for a field whose value cannot be made up from its default, or that another setting must uncover:
 # field -> (value that differs from the base run's, what both runs are given besides)
 SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -55,6 +56,8 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "judge_kwargs": (".n=1", JUDGE),
     "judge_weight": ("0.5", (*JUDGE, "taxonomy=TAXONOMY", "judge_weight=0.2")),
     "taxonomy": ("TAXONOMY", JUDGE),
+    "advantage": (f"{OWN}:squared", ()),
+    "reward": (f"{OWN}:by_member", ()),
     "agent": ("codex", ()),
     "agent_kwargs": (".max_tokens=9", ()),
     "agents_dir": ("nowhere", ()),

@@ -226,12 +226,17 @@ def _sources_of_signal(config: Config) -> Iterator[str]:
             f"remove_constant_reward_groups=true: oversample_max={config.oversample_max} leaves constant groups out "
             "already; leave it out"
         )
+    if config.advantage is not None:
+        for setting in changed(config, "advantage_baseline", "normalize_advantages_by_std"):
+            yield f"{setting}: without effect while advantage={config.advantage}; leave it out"
     if config.reward_weight:
         return
     if not config.kl_penalty_coef:
         yield "reward_weight=0: leaves nothing to learn from; set kl_penalty_coef (1 distils from kl_reference)"
     for setting in changed(
-        config, "advantage_baseline", "normalize_advantages_by_std", "remove_constant_reward_groups", "oversample_max"
+        config,
+        *("advantage", "advantage_baseline", "normalize_advantages_by_std", "remove_constant_reward_groups"),
+        *("oversample_max", "reward"),
     ):
         yield f"{setting}: without effect while reward_weight=0; leave it out"
 

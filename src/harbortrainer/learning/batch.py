@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 
 from harbortrainer.config import Config
+from harbortrainer.learning.brought import advantages_of, bring
 from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, training_sequences
-from harbortrainer.learning.trajectory import JUDGE, TAXONOMY, Trajectory, TrajectoryGroup, is_constant
+from harbortrainer.learning.trajectory import JUDGE, REWARD, TAXONOMY, Trajectory, TrajectoryGroup, is_constant
 from harbortrainer.learning.treatment import outcome_policy
 from harbortrainer.stats import known, mean
 
@@ -35,7 +36,9 @@ def group_advantages(
 def has_signal(group: TrajectoryGroup, config: Config) -> bool:
     """Whether the rewards of the trials that are trained on differ, with what a judge adds to them."""
     treated = _shaped(outcome_policy(config.outcome_policy).treat(group), config)
-    return len(treated.trajectories_G) > 1 and not treated.constant
+    if len(treated.trajectories_G) < 2 or config.advantage is None:
+        return len(treated.trajectories_G) > 1 and not treated.constant
+    return any(array.any() for array in _advantages(treated, config))
 
 
 TOO_SMALL, CONSTANT, NO_SIGNAL = "group too small", "constant group removed", "no advantage in the batch"
@@ -56,6 +59,8 @@ class TrainingBatch:
 def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBatch:
     """Advantages of every group, times `reward_weight`, and sequences of those that are trained on.
 
+    Of turns with advantages of their own, `advantages` has the mean.
+
     `outcome_policy` treats each trial; a judge's shaping is added to the reward of those that are left.
 
     Left out, and counted: groups with fewer than two graded trials, constant groups under
@@ -67,20 +72,20 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
     advantages: dict[str, float] = {}
     left_out: dict[str, str] = {}
     sequences: list[TrainingSequence] = []
+    has_any = False
     for group in treated_P:
-        advantages_G = group_advantages(
-            group.rewards_G, baseline=config.advantage_baseline, by_std=config.normalize_advantages_by_std
-        )
+        advantages_G = _advantages(group, config)
         if config.reward_weight != 1:
             advantages_G = [config.reward_weight * advantage for advantage in advantages_G]
         names = [t.trial_name for t in group.trajectories_G]
-        advantages |= zip(names, advantages_G, strict=True)
+        advantages |= zip(names, (float(array.mean()) for array in advantages_G), strict=True)
+        has_any |= any(array.any() for array in advantages_G)
         if reason := _reason(group, config):
             left_out |= dict.fromkeys(names, reason)
             continue
         for trajectory, advantage in zip(group.trajectories_G, advantages_G, strict=True):
             sequences += training_sequences(trajectory, advantage)
-    if not any(advantages.values()) and not config.kl_penalty_coef:
+    if not has_any and not config.kl_penalty_coef:
         left_out = dict.fromkeys(advantages, NO_SIGNAL) | left_out
         sequences = []
     metrics = _metrics(groups_P, treated_P, sequences, config)
@@ -89,10 +94,18 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
     return TrainingBatch(tuple(sequences), advantages, metrics, rewards, masked, left_out)
 
 
-def _shaped(group: TrajectoryGroup, config: Config) -> TrajectoryGroup:
-    """The group with judge_weight x score + weights of categories added to its rewards.
+def _advantages(group: TrajectoryGroup, config: Config) -> list[np.ndarray]:
+    """For each trajectory an array of one number, or of one a turn."""
+    if config.advantage is not None:
+        return advantages_of(bring("advantage", config.advantage), group)
+    baseline, by_std = config.advantage_baseline, config.normalize_advantages_by_std
+    return [np.array([one]) for one in group_advantages(group.rewards_G, baseline=baseline, by_std=by_std)]
 
-    Only where all its members were judged: otherwise the missing one would be punished. Equal additions change no
+
+def _shaped(group: TrajectoryGroup, config: Config) -> TrajectoryGroup:
+    """The group with judge_weight x score + weights of categories + `reward`'s number added to its rewards.
+
+    Only where all its members have them: otherwise the missing one would be punished. Equal additions change no
     advantage and are left out, so that not a bit differs.
     """
     added_G = [_added(trajectory, config) for trajectory in group.trajectories_G]
@@ -105,12 +118,12 @@ def _shaped(group: TrajectoryGroup, config: Config) -> TrajectoryGroup:
 
 
 def _added(trajectory: Trajectory, config: Config) -> float | None:
-    """What shaping adds to the reward; None = the trial was not judged."""
-    if not (shaping := trajectory.shaping):
+    """What shaping adds to the reward; None = the trial was not judged, or `reward` not asked."""
+    shaping = trajectory.shaping
+    if not shaping or (config.judge_model and JUDGE not in shaping) or (config.reward and REWARD not in shaping):
         return None
-    return config.judge_weight * shaping[JUDGE] + sum(
-        weight for name, weight in shaping.items() if name.startswith(TAXONOMY)
-    )
+    own = shaping.get(REWARD, 0.0) + sum(weight for name, weight in shaping.items() if name.startswith(TAXONOMY))
+    return config.judge_weight * shaping.get(JUDGE, 0.0) + own
 
 
 def _shaping_metrics(treated_P: Sequence[TrajectoryGroup], config: Config) -> dict[str, float]:
@@ -118,7 +131,7 @@ def _shaping_metrics(treated_P: Sequence[TrajectoryGroup], config: Config) -> di
     if config.judge_model is None:
         return {}
     trials = [t for group in treated_P for t in group.trajectories_G]
-    judged = [t.shaping for t in trials if t.shaping]
+    judged = [t.shaping for t in trials if JUDGE in t.shaping]
     names = sorted({name for shaping in judged for name in shaping if name.startswith(TAXONOMY)})
     added = [more for t in trials if (more := _added(t, config)) is not None]
     return {

@@ -28,24 +28,30 @@ class TrainingSequence:
         return replace(self, advantages_T=np.where(self.mask_T, advantages_T, 0).astype(np.float32))
 
 
-def training_sequences(trajectory: Trajectory, advantage: float) -> list[TrainingSequence]:
-    """One sequence for each segment with sampled tokens but the side segments; all have the trajectory's advantage."""
+def training_sequences(trajectory: Trajectory, advantage: float | np.ndarray) -> list[TrainingSequence]:
+    """One sequence for each segment with sampled tokens but the side segments.
+
+    `advantage`: the trajectory's, or an array of its turns'.
+    """
+    advantages = np.broadcast_to(advantage, len(trajectory.turns))
     sequences = []
     for segment in sorted({turn.segment for turn in trajectory.turns}.difference(trajectory.side_segments)):
         tokens: list[int] = []
         mask: list[bool] = []
         logprobs: list[float] = []
-        for turn in trajectory.turns:
+        of_tokens: list[float] = []
+        for turn, own in zip(trajectory.turns, advantages.tolist(), strict=True):
             if turn.segment != segment:
                 continue
             new, sampled = turn.new_tokens_T, turn.completion_tokens_T
             tokens += [*new, *sampled]
             mask += [False] * len(new) + [True] * len(sampled)
             logprobs += [0.0] * len(new) + list(turn.logprobs_T)
+            of_tokens += [0.0] * len(new) + [own] * len(sampled)
         if any(mask):
             mask_T = np.array(mask, np.bool_)
-            advantages_T = np.where(mask_T, advantage, 0.0).astype(np.float32)
-            arrays = (np.array(tokens, np.int32), mask_T, np.array(logprobs, np.float32), advantages_T)
+            floats = (np.array(logprobs, np.float32), np.array(of_tokens, np.float32))
+            arrays = (np.array(tokens, np.int32), mask_T, *floats)
             sequences.append(TrainingSequence(trajectory.trial_name, *arrays))
     return sequences
 

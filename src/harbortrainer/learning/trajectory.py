@@ -15,7 +15,8 @@ CONSTANT_STD = 1e-6  # rewards of a group with a smaller standard deviation coun
 # In `stats`: tokens of the models beside the policy, the trial's simulated user and its judge.
 USER_TOKENS = ("user_prompt_tokens", "user_sampled_tokens")
 JUDGE_TOKENS = ("judge_prompt_tokens", "judge_sampled_tokens")
-JUDGE, TAXONOMY = "judge", "taxonomy/"  # keys of `shaping`: the judge's score; weights of categories by name
+# Keys of `shaping`: the judge's score; weights of categories by name; what the user's function adds.
+JUDGE, TAXONOMY, REWARD = "judge", "taxonomy/", "reward"
 
 BatchKind = Literal["step", "eval"]  # of trials: a training step's, or an evaluation's
 _TRIAL_NAME = re.compile(r"([se])(\d{6,})-p(\d{2,})-g(\d{2,})(?:-a(\d+))?")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from harbortrainer.learning.brought import bring, with_reward
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
 from harbortrainer.policy.judge import Judge
@@ -131,11 +132,14 @@ class Attempts:
         return self.settings.sampler.server_away(began, self.settings.config.outage_limit_sec)
 
     async def _judged(self, request: TrialRequest, trajectory: Trajectory, disposition: str) -> Trajectory:
-        """The trial with what the judge adds, once it holds no slot any more: of training, and with a grade."""
-        if self.judge is None or request.mode != "train" or disposition != "graded":
+        """The trial with what shapes its reward, once it holds no slot any more: of training, and with a grade."""
+        if request.mode != "train" or disposition != "graded":
             return trajectory
         try:
-            return await self.judge.shaped(trajectory)
+            judged = await self.judge.shaped(trajectory) if self.judge is not None else trajectory
+            if (function := self.settings.config.reward) is None:
+                return judged
+            return await asyncio.to_thread(with_reward, bring("reward", function), judged)
         except asyncio.CancelledError:
             self.journal.ended(_cancelled(request, self._why_not(request), trajectory), "cancelled")
             raise

@@ -13,7 +13,8 @@ from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.backend.users import opened_users
 from harbortrainer.cli.output import counted
 from harbortrainer.config import Config
-from harbortrainer.durable.files import write_json
+from harbortrainer.durable.files import read_json, write_json
+from harbortrainer.learning.brought import KEY, brought, check_same, sources
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.judge import Judge, open_judge, read_taxonomy
 from harbortrainer.policy.sampler import PolicySampler
@@ -85,6 +86,9 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     plan = make_plan(config)
     if config.taxonomy is not None:
         read_taxonomy(config.taxonomy)
+    functions = brought(config)
+    if plan.earlier is not None and plan.earlier.effective.exists():
+        check_same(functions, read_json(plan.earlier.effective).get(KEY, {}))
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     notes, most_agents = [], 1
     if not plan.finished:
@@ -170,7 +174,7 @@ def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend
     server |= {"sampler": backend.contract.sampler} if backend.contract.sampler else {}
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
-    effective |= recorded(prepared.start, prepared.teachers)
+    effective |= recorded(prepared.start, prepared.teachers) | {KEY: sources(config)}
     changed = sampler_change(workspace.run.effective, backend.contract.sampler)
     write_json(workspace.run.effective, effective)
     disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
