@@ -36,7 +36,8 @@ DRAIN_SEC = 5.0  # for events that wait when verification has ended
 ROUNDS = 5  # until every process of the policy is followed
 _MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
 _MEMORY_NAME = "/proc/PID/mem"
-_HARMLESS = (errno.ESRCH, errno.ENXIO, errno.ENODEV)  # of an ended process, or a device: no file of a layer
+# Of a file of an ended process in /proc, or of a device: no file of a layer.
+_HARMLESS = (errno.ESRCH, errno.EINVAL, errno.ENXIO, errno.ENODEV)
 
 
 class Watch:
