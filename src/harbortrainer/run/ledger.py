@@ -115,6 +115,7 @@ class Ledger:
     ) -> None:
         """Record the update of `step`. `updates`: trials of each optimizer step, in order; none for a skipped batch.
 
+        A trial of the batch that is in none of them is too far from the policy to learn from.
         `scored`: tokens that other weights scored, by trial. Warns when the step was trained on before a restored state
         with another batch.
         """
@@ -127,7 +128,9 @@ class Ledger:
             "rewards": batch.rewards,
             "advantages": batch.advantages,
         }
-        optional = {"masked": list(batch.masked), "left_out": batch.left_out}
+        learned = {trial for part in updates for trial in part}
+        too_far = [trial for trial in trials if trial not in learned]
+        optional = {"masked": list(batch.masked), "left_out": batch.left_out, "too_far": too_far}
         record |= {name: value for name, value in optional.items() if value}
         if len(updates) > 1:
             record["updates"] = [list(part) for part in updates]
@@ -269,8 +272,9 @@ class Ledger:
             self._add(record, -1)
 
     def _add(self, record: Mapping[str, Any], sign: int) -> None:
-        self.counts["trained"] += sign * len(record["trials"])
-        self.counts["masked"] += sign * len(record.get("masked", ()))
+        too_far = len(record.get("too_far", ()))
+        self.counts["trained"] += sign * (len(record["trials"]) - too_far)
+        self.counts["masked"] += sign * (len(record.get("masked", ())) + too_far)
 
     def _count_end(self, record: Mapping[str, Any]) -> None:
         disposition = record["fate"].split()[0]
