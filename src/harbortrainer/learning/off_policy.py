@@ -48,7 +48,7 @@ def ratio_metrics(
 def truncated(
     sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], cap: float
 ) -> tuple[list[TrainingSequence], set[str]]:
-    """All sequences, with importance ratios of at most `cap` under the weights in training, and the trials to leave out.
+    """All sequences with importance ratios of at most `cap` under the weights in training, and trials to leave out.
 
     The loss importance_sampling weighs a token with w = p(trainer) / p(sampler), so a truncated weight min(w, cap)
     (Ionides 2008; arXiv 1802.01561) is a sampling logprob of at least log p(trainer) - log cap. A trial whose geometric
