@@ -102,7 +102,7 @@ def forget_loggers(trial_name: str) -> Iterator[None]:
         yield
     finally:
         known = logging.Logger.manager.loggerDict
-        for name in [name for name in known if trial_name in name.split(".")]:
+        for name in [name for name in list(known) if trial_name in name.split(".")]:  # threads make others meanwhile
             logger = known.pop(name)
             for parent in accumulate(name.split("."), "{}.{}".format):
                 holder = known.get(parent)
