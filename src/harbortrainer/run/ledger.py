@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
+from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
 from harbortrainer.learning.pace import Place
@@ -47,7 +48,8 @@ class Ledger:
     def __init__(self, path: Path, follow: Callable[[Mapping[str, Any]], None] = lambda _: None) -> None:
         """`follow` gets each record, those on disk first, from any thread.
 
-        Raises UserError that names a damaged line or trajectory, DiskFault when the file cannot be written.
+        Raises UserError that names a damaged line or trajectory, or when the file of a run that has work is missing;
+        DiskFault when the file cannot be written.
         """
         self._path = path
         self._follow = follow
@@ -63,6 +65,7 @@ class Ledger:
         self._agents: dict[str, str] = {}  # of trials that run
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
         self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
+        require_ledger(path)
         cut_torn_line(path)
         self._read()
 
@@ -295,6 +298,19 @@ class Ledger:
             self._faults.setdefault(record["task"], []).append(fault)
         if disposition == "quarantined":
             self.quarantined.setdefault(record["task"], f"{record['outcome']}: {record['cause']}")
+
+
+def require_ledger(path: Path) -> None:
+    """Raise UserError when the folder has work of a run, whose tokens and trials no ledger counts."""
+    if path.exists() and path.stat().st_size:
+        return
+    run = path.parent
+    steps = [row["global_step"] for row in read_lines(run / "metrics.jsonl")]
+    steps += [record["step"] for record in read_lines(run / "checkpoints.jsonl")]
+    if any(steps) or next((run / "trajectories").glob("*/*.npz"), None) is not None:
+        raise UserError(
+            f"resume={run}: {path.name}, which counts its trials and tokens, is missing; restore it or start a new run"
+        )
 
 
 def updates_that_count(records: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
