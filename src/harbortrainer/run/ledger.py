@@ -48,8 +48,7 @@ class Ledger:
     def __init__(self, path: Path, follow: Callable[[Mapping[str, Any]], None] = lambda _: None) -> None:
         """`follow` gets each record, those on disk first, from any thread.
 
-        Raises UserError that names a damaged line or trajectory, or when the file of a run that has work is missing;
-        DiskFault when the file cannot be written.
+        Raises UserError that names a damaged line or trajectory, DiskFault when the file cannot be written.
         """
         self._path = path
         self._follow = follow
@@ -65,7 +64,6 @@ class Ledger:
         self._agents: dict[str, str] = {}  # of trials that run
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
         self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
-        require_ledger(path)
         cut_torn_line(path)
         self._read()
 
@@ -300,8 +298,8 @@ class Ledger:
             self.quarantined.setdefault(record["task"], f"{record['outcome']}: {record['cause']}")
 
 
-def require_ledger(path: Path) -> None:
-    """Raise UserError when the folder has work of a run, whose tokens and trials no ledger counts."""
+def require_ledger(path: Path, field: str = "resume=") -> None:
+    """Raise UserError, which begins with `field`, when the folder has work of a run that no ledger counts."""
     if path.exists() and path.stat().st_size:
         return
     run = path.parent
@@ -309,7 +307,7 @@ def require_ledger(path: Path) -> None:
     steps += [record["step"] for record in read_lines(run / "checkpoints.jsonl")]
     if any(steps) or next((run / "trajectories").glob("*/*.npz"), None) is not None:
         raise UserError(
-            f"resume={run}: {path.name}, which counts its trials and tokens, is missing; restore it or start a new run"
+            f"{field}{run}: {path.name}, which counts its trials and tokens, is missing; restore it or start a new run"
         )
 
 

@@ -19,6 +19,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.run.config_changes import ConfigHistory, note, to_json, to_save
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory, held, new_run_directory, open_run_directory
+from harbortrainer.run.ledger import require_ledger
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.sft.dataset import Dataset, check_same, load_dataset
 from harbortrainer.sft.trainer import HELD_OUT, Lessons, SftTrainer, best_step, waited
@@ -91,6 +92,7 @@ def prepare(config: SftConfig, outside: Outside) -> Prepared:
     dataset = load_dataset(config, template)
     earlier = None if config.resume is None else open_run_directory(config.resume)
     if earlier is not None:
+        require_ledger(earlier.ledger)
         check_same(earlier, dataset)
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
