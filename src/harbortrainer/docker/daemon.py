@@ -98,7 +98,7 @@ def first_process(inspected: Mapping[str, Any]) -> int:
 
 
 def is_elsewhere(container: str, error: OSError) -> bool:
-    """Whether `error` means that the daemon's files and processes are on another machine, not that a container ended."""
+    """Whether `error` means that the daemon's processes are on another machine, not that this container ended."""
     if not isinstance(error, FileNotFoundError | PermissionError):
         return False
     try:

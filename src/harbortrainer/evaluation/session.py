@@ -13,6 +13,7 @@ import chz
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.terms import agree
 from harbortrainer.backend.users import opened_users
+from harbortrainer.commands import PLAN_FILE
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import ServerLost, UserError
@@ -32,7 +33,7 @@ from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
 from harbortrainer.run.config_changes import last_values
 from harbortrainer.run.conversations import Conversations
-from harbortrainer.run.directory import PLAN_FILE, RunDirectory, held, new_run_directory, open_run_directory, run_ids
+from harbortrainer.run.directory import RunDirectory, held, new_run_directory, open_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.stopping import run_until
@@ -246,7 +247,7 @@ async def _run(
         finally:
             display.say(ledger.summary())
             if not done:
-                display.say(f"stopped; continue with: python -m src.evaluate out={run.path}")
+                display.say(f"stopped; continue with: {run.resume}")
     return found
 
 

@@ -8,6 +8,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from harbortrainer.cli.output import wide_console
+from harbortrainer.commands import command
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import ExportArgs, ShowArgs
@@ -35,7 +36,7 @@ async def show(args: ShowArgs) -> int:
     wanted = [file for file in files if args.trial in (file.stem, f"{file.parent.name}/{file.stem}")]
     if not wanted:
         raise UserError(
-            f"show: no trial {args.trial} in {run.path}; its trials: python -m src.evaluate show {run.path}"
+            f"show: no trial {args.trial} in {run.path}; its trials: {command(f'evaluate show {run.path}')}"
         )
     transcriber = Transcriber(_template(run))
     for file in wanted:

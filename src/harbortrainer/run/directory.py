@@ -12,13 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harbortrainer.commands import PLAN_FILE, continuing
 from harbortrainer.durable.files import make_folder, read_json, sync_folder, write_json
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import BatchKind, batch_name
 
-PLAN_FILE = "plan.json"  # of an evaluation: its policies and tasks
 DATASET_FILE = "conversations.json"  # of a fine-tuning run: what it was trained on
-COMMAND, TRAIN, SFT = "command", "train", "sft"  # a key of config.json, and its values; without it: train
 
 
 class _Entry:
@@ -58,8 +57,7 @@ class RunDirectory:
     @property
     def resume(self) -> str:
         """The command that continues the run."""
-        command = read_json(self.config).get(COMMAND, TRAIN) if self.config.is_file() else TRAIN
-        return f"python -m src.{command} resume={self.path}"
+        return continuing(self.path)
 
     def batch(self, kind: BatchKind, step: int) -> Path:
         """The trials' folders of one batch."""

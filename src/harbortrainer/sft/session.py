@@ -13,6 +13,7 @@ from harbortrainer.backend.terms import Terms, agree_on_sft
 from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Budget, Pricing, count, no_price, pricing_of
 from harbortrainer.cli.output import counted
+from harbortrainer.commands import command
 from harbortrainer.config import SftConfig
 from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
@@ -134,7 +135,7 @@ async def run_sft(config: SftConfig, stop: Stop | None = None, outside: Outside 
             display.announce(f"{config.resume} is complete; to continue, give a higher n_epochs, max_steps or patience")
             return 0
         async with wire(prepared, display, stop, outside) as trainer:
-            done = f"done; train on it with: python -m src.train init_from={trainer.run_directory.path} ..."
+            done = f"done; train on it with: {command(f'train init_from={trainer.run_directory.path}')} ..."
             return await trainer.finish(outside, done)
 
 
