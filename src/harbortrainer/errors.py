@@ -8,7 +8,9 @@ UserError                a mistake, or a fault outside this code: one message wi
 └── DiskFault            the disk of the run directory is full, over quota, read-only or broken
 """
 
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -44,3 +46,9 @@ class EnvironmentFault(UserError):
 
 class DiskFault(UserError):
     pass
+
+
+def raised_here(error: BaseException) -> bool:
+    """Whether a line of this package raised it, not one of a library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
