@@ -183,7 +183,7 @@ def test_a_folder_that_appears_at_the_last_moment_stays(tmp_path, monkeypatch):
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", late)
-    with pytest.raises(UserError, match="run_name=a: .* exists"):
+    with pytest.raises(UserError, match=r"run_name=a: .* exists"):
         new_run_directory(str(tmp_path), "a", "m", {})
     assert [one.name for one in tmp_path.iterdir()] == ["a"] and (tmp_path / "a" / "other").exists()
 
