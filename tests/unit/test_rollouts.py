@@ -406,5 +406,6 @@ async def test_a_batch_is_given_up_after_two_waves_on_all_hosts(
     """`places`: of the hosts that have joined; none is left = 1."""
     rig = Rig(tmp_path, monkeypatch, lost, max_attempts=9, quarantine_after=99)
     rig.rollouts._gates.containers.resize(places)
-    with pytest.raises(EnvironmentFault, match=rf"no trial of the batch could be run; {failed} failed"):
+    with pytest.raises(EnvironmentFault, match=r"no trial of the batch could be run; \d+ failed") as told:
         await rig.go()
+    assert failed <= int(str(told.value).split("; ")[1].split()[0]) < failed + 9, "others end at the same moment"
