@@ -67,8 +67,8 @@ async def test_the_event_loop_goes_on_while_cancelled_trials_are_recorded(
 
     monkeypatch.setattr(rig.journal, "ended", slow)
     batch = asyncio.create_task(rig.go())
-    while rig.running < 4:
-        await asyncio.sleep(0)
+    for _ in range(2000):  # until four run
+        await asyncio.sleep(0.001 * (rig.running < 4))
     batch.cancel()
     with pytest.raises(asyncio.CancelledError):
         await batch
