@@ -70,10 +70,10 @@ class Ledger:
     def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
         """Record a start; not fsynced, since a crash of the machine that loses this line also loses the trial.
 
-        `host`: "" = the machine of the run. `agent`: "" = the policy alone.
+        `host`: "" = the machine of the run. `agent`: "" = the policy alone, in a conversation without a container.
         """
         record = {"event": "started", "trial": trial_name, "task": task_name, "attempt": attempt}
-        optional = {"host": host, "agent": agent}
+        optional = {"host": host, "agent": agent, "conversation": not agent}
         self._append(record | {name: value for name, value in optional.items() if value}, durable=False)
 
     def ended(self, trajectory: Trajectory, disposition: str, at: float | None = None) -> None:
