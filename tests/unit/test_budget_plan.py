@@ -77,7 +77,8 @@ async def test_the_first_plan_has_bounds_from_the_limits_and_says_so(
     assert not planner.logs.exists(), "no run directory"
     assert not [kind for kind in ("open", "create", "sample", "images") if planner.recorder.kinds(kind)]
     assert found["scope"] == {
-        "first_step": 0, "steps": 2, "training_places": 12, "evaluations": 3, "evaluation_places": 6, "containers": True,
+        "first_step": 0, "steps": 2, "training_places": 12, "evaluations": 3, "evaluation_places": 6,
+        "containers": True,
     }  # fmt: skip
     assert found["forecast"]["sampled"] == {"low": 0, "high": 18 * 500, "mean": None}
     assert found["forecast"]["trained"]["high"] == 12 * 1000

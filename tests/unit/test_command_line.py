@@ -210,7 +210,7 @@ def test_a_command_reads_the_environment_file_first_and_tells_mistakes_line_by_l
     (tmp_path / ".env").write_text("COMMAND_LINE_TEST=read\n")
 
     async def command() -> int:
-        raise UserError(f"one {os.environ['COMMAND_LINE_TEST']}\ntwo")
+        raise UserError(f"one {os.environ['COMMAND_LINE_TEST']}\ntwo\x1b[2J")
 
     assert run_command(command) == 2
-    assert capsys.readouterr().err == "error: one read\nerror: two\n"
+    assert capsys.readouterr().err == "error: one read\nerror: two\N{REPLACEMENT CHARACTER}[2J\n"

@@ -95,8 +95,8 @@ def _chains(bridge: str, servers: list[str]) -> str:
 
 
 def _jumps(bridge: str) -> tuple[tuple[str, ...], ...]:
-    """The rules that lead to the bridge's chains, whose names have at most 28 characters: to this machine, beyond it."""
-    name = f"HARBORTRAINER-{bridge.rstrip('-+')}"
+    """The rules that lead to the bridge's chains: what goes to this machine, and what goes beyond it."""
+    name = f"HARBORTRAINER-{bridge.rstrip('-+')}"  # with -F at most 28 characters
     return ("INPUT", "-i", bridge, "-j", name), ("FORWARD", "-i", bridge, "-j", f"{name}-F")
 
 
