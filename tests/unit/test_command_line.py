@@ -141,6 +141,10 @@ def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, caplog: pytest
         (["report", "a", "panels=-1"], "panels=-1: must be 0 or more"),
         (["replay"], "missing: run_dir (give RUN_DIR)"),
         (["doctor", "server", "here:1"], "skyrl_tx_url=here:1: must start with http://"),
+        (["doctor", "server", "http://h:99999"], "skyrl_tx_url=http://h:99999: Port out of range 0-65535"),
+        (["doctor", "server", "http://h:0"], "skyrl_tx_url=http://h:0: port 0 takes no connection"),
+        (["doctor", "server", "http://h:8000x"], "skyrl_tx_url=http://h:8000x: Port could not be cast to integer"),
+        (["doctor", "server", "http://"], "skyrl_tx_url=http://: has no host"),
         (["tasks", "check", ".", "n_parallel=0"], "n_parallel=0: must be above 0"),
     ],
 )
