@@ -2,6 +2,7 @@ import asyncio
 import io
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.setting import FORMER
 from harbortrainer.train import parse
 from harbortrainer.watch.display import Display
+from tests.conftest import ROOT
 
 COUNTS = ("eval/tasks", "eval/trials", "eval/trials_ungraded")
 
@@ -218,3 +220,12 @@ def test_a_command_reads_the_environment_file_first_and_tells_mistakes_line_by_l
 
     assert run_command(command) == 2
     assert capsys.readouterr().err == "error: one read\nerror: two\N{REPLACEMENT CHARACTER}[2J\n"
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "chz.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "src.train"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
