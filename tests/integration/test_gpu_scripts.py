@@ -44,7 +44,7 @@ def drive(tmp_path: Path, phases: str) -> tuple[int, str]:
 def test_a_fresh_clone_is_told_what_to_set_up_before_anything_is_packed(tmp_path: Path, words: tuple[str, ...]) -> None:
     shutil.copytree("scripts", tmp_path / "scripts")
     done = run(tmp_path / "scripts" / "gpu" / "pack.sh", *words, tmp_path / "t")
-    assert done.returncode == 1 and f"the environment .venv is missing; run scripts/setup.sh" in done.stderr
+    assert done.returncode == 1 and "the environment .venv is missing; run scripts/setup.sh" in done.stderr
     assert not [*(tmp_path / ".state").glob("gpu-parts/*")]
 
 
