@@ -72,6 +72,7 @@ export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$STATE/jax-cache}
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 export JAX_COMPILATION_CACHE_MAX_SIZE="${JAX_COMPILATION_CACHE_MAX_SIZE:-4294967296}"
 export HF_HUB_DISABLE_TELEMETRY=1
+unset TINKER_API_KEY WANDB_API_KEY # of whoever starts it: no client of the server is served by them
 if [ -d "$model" ]; then export HF_HUB_OFFLINE=1; fi
 backend_config="$(printf '{"tensor_parallel_size": %d, "max_lora_adapters": %d, "max_lora_rank": %d, "train_micro_batch_size": %d, "sample_max_num_sequences": %d, "gradient_checkpointing": %s}' \
   "$tp" "${MAX_LORA_ADAPTERS:-4}" "${MAX_LORA_RANK:-32}" "${TRAIN_MICRO_BATCH_SIZE:-8}" "${SAMPLE_MAX_NUM_SEQUENCES:-16}" "${GRADIENT_CHECKPOINTING:-true}")"

@@ -174,6 +174,7 @@ def repair_api(args: argparse.Namespace, wiring: sampler_start.Wiring | None) ->
 
 def run_api(flags: list[str]) -> None:
     import uvicorn
+    from heads import HeadsInTime
     from skyrl.tinker import api
 
     args = parse_flags(flags)
@@ -202,6 +203,7 @@ def run_api(flags: list[str]) -> None:
                 guarded(limited(api.app), key),
                 host=args.host,
                 port=args.port,
+                http=HeadsInTime,
                 log_config=api.get_uvicorn_log_config(),
                 backlog=api.SKYRL_HTTP_CONNECTION_LIMIT,
                 timeout_keep_alive=api.HTTP_KEEP_ALIVE_TIMEOUT_SECONDS,

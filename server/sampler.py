@@ -162,6 +162,19 @@ def kill_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
+async def guarded(group: int) -> asyncio.subprocess.Process:
+    """A process that kills the process group when this one ends, however: vLLM's engine outlives a vLLM that dies.
+
+    It learns of the end by its input, which no other process holds open.
+    """
+    program = "import os, sys; sys.stdin.buffer.read(); os.killpg(int(sys.argv[1]), 9)"
+    command = (sys.executable, "-ISc", program, str(group))
+    pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    return await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=quiet, stderr=quiet, start_new_session=True
+    )
+
+
 class Replica:
     """One vLLM server and its restarts."""
 
@@ -206,7 +219,7 @@ class Replica:
                 start_new_session=True,
                 preexec_fn=functools.partial(die_with_parent, os.getpid()),
             )
-            ended = asyncio.create_task(process.wait())
+            ended, guard = asyncio.create_task(process.wait()), asyncio.create_task(guarded(process.pid))
             try:
                 while not ended.done() and not await asyncio.to_thread(is_healthy, self.url):
                     await asyncio.wait([ended], timeout=POLL_SEC)
@@ -216,8 +229,9 @@ class Replica:
                 return await self._until_over(ended)
             finally:
                 ended.cancel()
+                (other := await guard).kill()
                 kill_group(process.pid, signal.SIGKILL)
-                await process.wait()
+                await asyncio.gather(process.wait(), other.wait())
 
     async def _until_over(self, ended: "asyncio.Task[int]") -> str:
         hang_sec = self.plan.hang_sec

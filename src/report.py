@@ -2,7 +2,7 @@
 
 import sys
 
-from harbortrainer.cli.main import main
+from harbortrainer.cli.start import main
 
 if __name__ == "__main__":
     sys.exit(main(["report", *sys.argv[1:]]))

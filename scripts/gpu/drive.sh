@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the phases of a file one after another, unattended, and leaves results in one folder and one archive:
 #   scripts/gpu/drive.sh [--background] [PHASES]      default: scripts/gpu/phases, which says what a line is
-# OUT (default runs/LABEL-results): drive.log with a line for each phase's start and end, PHASE.log, what phases keep.
-# OUT.tar.gz is written after every phase, 15 MiB at most. drive.log ends with a line "ALL DONE ..." or "STOPPED ...".
+# GPU_OUT (default runs/LABEL-results): drive.log with a line for each phase's start and end, PHASE.log, what phases keep.
+# GPU_OUT.tar.gz is written after every phase, 15 MiB at most. drive.log ends with a line "ALL DONE ..." or "STOPPED ...".
 set -uo pipefail
 CALLER="$PWD" # env.sh changes to the root
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
@@ -19,6 +19,7 @@ phases="$(cd "$CALLER" && realpath -m "$phases")"
 [ -f "$phases" ] || fail "there is no file $phases"
 mkdir -p "$OUT"
 OUT="$(cd "$OUT" && pwd)"
+export GPU_OUT="$OUT"
 LOG="$OUT/drive.log"
 
 if $background; then

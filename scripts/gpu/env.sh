@@ -1,10 +1,12 @@
 # shellcheck shell=bash
 # Sourced by drive.sh for every phase: where things are, and the calls that phases share.
-# From the environment: MODEL, LABEL (first part of the run names), PORT, OUT (folder of the results), TASKS.
+# From the environment, each with GPU_ before it, which no machine's own variables have: MODEL, LABEL (first part of the
+# run names), PORT, OUT (folder of the results), TASKS, TALKS.
 source "$(dirname "${BASH_SOURCE[0]}")/../lib/common.sh"
 cd "$ROOT" || exit 1
-export MODEL="${MODEL:-.state/SmolLM2-135M-Instruct}" LABEL="${LABEL:-gpu}" PORT="${PORT:-8000}" TASKS="${TASKS:-datasets/terminal-easy}"
-export OUT="${OUT:-$ROOT/runs/$LABEL-results}" TALKS="${TALKS:-.state/easy-demonstrations.jsonl}"
+MODEL="${GPU_MODEL:-.state/SmolLM2-135M-Instruct}" LABEL="${GPU_LABEL:-gpu}" PORT="${GPU_PORT:-8000}" TASKS="${GPU_TASKS:-datasets/terminal-easy}"
+OUT="${GPU_OUT:-$ROOT/runs/$LABEL-results}" TALKS="${GPU_TALKS:-.state/easy-demonstrations.jsonl}"
+export GPU_MODEL="$MODEL" GPU_LABEL="$LABEL" GPU_PORT="$PORT" GPU_TASKS="$TASKS" GPU_OUT="$OUT" GPU_TALKS="$TALKS" # for each phase
 export TINKER_TELEMETRY=0 PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 URL="http://127.0.0.1:$PORT" PYTHON=.venv/bin/python
 SERVER=(backend=skyrl-tx "skyrl_tx_url=$URL")

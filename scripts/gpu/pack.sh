@@ -139,6 +139,10 @@ done
 [ -z "$model" ] || [ -f "$model/config.json" ] || fail "--model: no config.json in $model"
 cd "$ROOT"
 command -v xz >/dev/null || fail "xz is missing; install xz-utils"
+if [ -z "$agent" ]; then # before anything is compressed, which takes minutes
+  [ -x .venv/bin/python ] || fail "the environment .venv is missing; run scripts/setup.sh --dev"
+  $sampler || [ -x server/.venv/bin/python ] || fail "the environment server/.venv is missing; run scripts/setup.sh --server"
+fi
 mkdir -p "$PARTS"
 
 if $sampler; then

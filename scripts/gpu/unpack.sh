@@ -3,7 +3,7 @@
 #   bash PREFIX1/unpack.sh; bash PREFIX2/unpack.sh; ...; bash PREFIXn/unpack.sh [PHASES]      in any order
 # When the last one is there: Docker engine, base image, Python packages, project and model are put in place, and
 # scripts/gpu/drive.sh starts in the background with PHASES (default scripts/gpu/phases, "none" = no start).
-# Environment: WORK (default ~/transfers), PROJECT (~/harbortrainer), and what drive.sh takes (LABEL, PORT, OUT);
+# Environment: WORK (default ~/transfers), PROJECT (~/harbortrainer), and what drive.sh takes (GPU_LABEL, GPU_PORT, GPU_OUT);
 # TREE = a newer checkout, whose files go over the packed project's.
 # Needs Python 3.12 with JAX, flax, torch, transformers, numpy as python3 on the PATH.
 set -euo pipefail
@@ -93,7 +93,7 @@ say "project, packages and model are in place"
 check_imports || fail "something is not importable (see above); add it to scripts/gpu/*.list and pack again"
 wait "$engine" || { cat "$WORK/engine.log" && fail "no Docker engine with the base image"; }
 cat "$WORK/engine.log"
-export MODEL="${MODEL:-.state/$(cat "$WORK/model-name")}"
-if [ "$phases" = none ]; then say "ready: cd $PROJECT; MODEL=$MODEL scripts/gpu/drive.sh --background" && exit; fi
+export GPU_MODEL="${GPU_MODEL:-.state/$(cat "$WORK/model-name")}"
+if [ "$phases" = none ]; then say "ready: cd $PROJECT; GPU_MODEL=$GPU_MODEL scripts/gpu/drive.sh --background" && exit; fi
 "$PROJECT/scripts/gpu/drive.sh" --background ${phases:+"$phases"}
 say "ready; wait with: bash $PROJECT/scripts/gpu/wait.sh SECONDS [DIRECTORY] [PATTERN]"

@@ -7,7 +7,7 @@ set -uo pipefail
 CALLER="$PWD"
 source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 [[ "${1:-}" =~ ^[0-9]+$ ]] || fail "usage: scripts/gpu/wait.sh SECONDS [DIRECTORY] [PATTERN]"
-[ -f "$OUT/drive.log" ] || fail "there is no $OUT/drive.log; start scripts/gpu/drive.sh --background, with the same LABEL"
+[ -f "$OUT/drive.log" ] || fail "there is no $OUT/drive.log; start scripts/gpu/drive.sh --background, with the same GPU_LABEL"
 status=3
 for _ in $(seq "$1"); do
   if grep -qE "ALL DONE|STOPPED${3:+|$3}" "$OUT/drive.log"; then status=0 && break; fi

@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # Sourced by setup.sh: uv, a Python, and the two locked environments.
 
+UV_VERSION=0.13.9 # that is fetched where there is none
+
 # Sets UV to a uv that works, fetching one into .state/uv when there is none.
 ensure_uv() {
   local candidate
@@ -15,7 +17,7 @@ ensure_uv() {
     apt_install python3 python3-pip || fail "python3-pip could not be installed; install uv by hand and run this again"
   fi
   # --target: works without a venv module, and where the system's Python refuses other installs (PEP 668)
-  PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$STATE/uv" uv >&2 ||
+  PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$STATE/uv" "uv==$UV_VERSION" >&2 ||
     fail "uv could not be installed with pip; install uv by hand (any way that puts it on the PATH) and run this again"
   UV="$STATE/uv/bin/uv"
 }

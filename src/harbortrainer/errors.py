@@ -8,7 +8,9 @@ UserError                a mistake, or a fault outside this code: one message wi
 └── DiskFault            the disk of the run directory is full, over quota, read-only or broken
 """
 
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -22,8 +24,18 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def one_line(said: object, most: int = 200) -> str:
-    """What an error or a program says, as one line of at most `most` letters."""
-    return " ".join(str(said).split())[:most]
+    """What an error or a program says, as one harmless line of at most `most` letters."""
+    return harmless(" ".join(str(said).split())[:most])
+
+
+def harmless(text: str) -> str:
+    """Replace control characters: a policy may write some to control the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def indented(text: str) -> str:
+    """Harmless, with all lines after the first set in: none can pass for another line of a log."""
+    return harmless(text).replace("\n", "\n    ")
 
 
 class BackendError(UserError):
@@ -44,3 +56,9 @@ class EnvironmentFault(UserError):
 
 class DiskFault(UserError):
     pass
+
+
+def raised_here(error: BaseException) -> bool:
+    """Whether a line of this package raised it, not one of a library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)

@@ -5,7 +5,6 @@ import importlib
 import logging
 import os
 import sys
-import traceback
 import uuid
 from collections.abc import Iterator
 from contextlib import AsyncContextDecorator, contextmanager
@@ -19,14 +18,13 @@ from typing import TYPE_CHECKING, override
 
 from harbortrainer.durable.disk import refuse
 from harbortrainer.durable.files import replace_text
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, raised_here
 
 if TYPE_CHECKING:
     from harbor.models.trial.result import ExceptionInfo
 
 HARBOR = "harbor.utils.logger"
 MODE = "HARBORTRAINER_MODE"  # train or eval, in the environment of the verifier's commands only
-_SOURCE = Path(__file__).resolve().parents[1]
 _NO_HOST = "Harbor could not determine or estimate the inference endpoint"  # it is inside the container
 _BUGS = (TypeError, AttributeError, NameError, KeyError, IndexError, AssertionError)
 _noted: ContextVar[list[Exception] | None] = ContextVar("noted", default=None)
@@ -65,8 +63,7 @@ def raise_noted(fault: "ExceptionInfo", noted: list[Exception], folder: Path) ->
         refuse(error, folder)
         if isinstance(error, UserError):
             raise error
-        raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-        if isinstance(error, _BUGS) and raised_in.is_relative_to(_SOURCE):
+        if isinstance(error, _BUGS) and raised_here(error):
             raise RuntimeError("a bug in harbortrainer ended a trial") from error
 
 
@@ -102,7 +99,7 @@ def forget_loggers(trial_name: str) -> Iterator[None]:
         yield
     finally:
         known = logging.Logger.manager.loggerDict
-        for name in [name for name in known if trial_name in name.split(".")]:
+        for name in [name for name in list(known) if trial_name in name.split(".")]:  # threads make others meanwhile
             logger = known.pop(name)
             for parent in accumulate(name.split("."), "{}.{}".format):
                 holder = known.get(parent)

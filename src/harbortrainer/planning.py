@@ -49,6 +49,7 @@ class RemainingWork:
     training_places: int
     evaluations: int
     evaluation_places: int
+    containers: bool = True  # False: conversations alone
 
     @property
     def places(self) -> int:
@@ -123,7 +124,8 @@ def remaining_work(plan: RunPlan, records: Sequence[Mapping[str, Any]], waiting:
         )
         evaluations = int(done == 0 and not rows) + sum(due)
     evaluation_places = evaluations * len(plan.held_out) * config.eval_group_size
-    return RemainingWork(done, plan.total_steps - done, max(0, places - waiting), evaluations, evaluation_places)
+    training_places, containers = max(0, places - waiting), not all(task.has_user for task in plan.tasks)
+    return RemainingWork(done, plan.total_steps - done, training_places, evaluations, evaluation_places, containers)
 
 
 def past_batches(plan: RunPlan) -> dict[str, list[PastBatch]]:
@@ -201,7 +203,7 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
         prompt=_upto(None if turns is None else turns * context, work.places) + trained * scored_share(config),
         sampled=_upto(sampled, work.places),
         trained=trained,
-        container_sec=_upto(limit, work.places),
+        container_sec=_upto(limit if work.containers else 0.0, work.places),
         wall_sec=_upto(limit, waves),
         cached=0.0,
         source="limits only: no earlier run of this model on these tasks in logs_dir",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+from urllib.parse import urlsplit
 
 import chz
 
@@ -124,3 +125,14 @@ FORMER = {
     "outcome_policy.suspect": Former("train", _NO_MARKS),
     "allow_broken_tasks": Former(False, "name them: tasks_exclude=a,b"),
 }
+
+
+def url_problem(url: str) -> str:
+    """What is wrong with the address of an HTTP service; "" = nothing that can be told without asking it."""
+    if not url.startswith(("http://", "https://")):
+        return "must start with http:// or https://"
+    try:
+        host, port = urlsplit(url).hostname, urlsplit(url).port
+    except ValueError as error:  # "Port out of range 0-65535"
+        return str(error)
+    return "has no host" if not host else "port 0 takes no connection" if port == 0 else ""

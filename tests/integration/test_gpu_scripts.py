@@ -33,8 +33,19 @@ def run(*command: str | Path, **env: str | Path) -> subprocess.CompletedProcess[
 def drive(tmp_path: Path, phases: str) -> tuple[int, str]:
     """Exit status and drive.log."""
     (tmp_path / "phases").write_text(phases)
-    done = run(GPU / "drive.sh", tmp_path / "phases", OUT=tmp_path / "out", LABEL="test", PORT="1")
+    machines = dict.fromkeys(("OUT", "LABEL", "PORT", "MODEL", "TASKS"), tmp_path / "of-the-machine")  # not ours
+    env = {"GPU_OUT": tmp_path / "out", "GPU_LABEL": "test", "GPU_PORT": "1"}
+    done = run(GPU / "drive.sh", tmp_path / "phases", **machines, **env)
+    assert not (tmp_path / "of-the-machine").exists()
     return done.returncode, (tmp_path / "out" / "drive.log").read_text()
+
+
+@pytest.mark.parametrize("words", [(), ("--sampler",)])
+def test_a_fresh_clone_is_told_what_to_set_up_before_anything_is_packed(tmp_path: Path, words: tuple[str, ...]) -> None:
+    shutil.copytree("scripts", tmp_path / "scripts")
+    done = run(tmp_path / "scripts" / "gpu" / "pack.sh", *words, tmp_path / "t")
+    assert done.returncode == 1 and "the environment .venv is missing; run scripts/setup.sh" in done.stderr
+    assert not [*(tmp_path / ".state").glob("gpu-parts/*")]
 
 
 def test_a_failed_phase_does_not_keep_the_others_from_running(tmp_path: Path) -> None:
@@ -80,7 +91,7 @@ def test_results_stay_small(tmp_path: Path) -> None:
 
 def test_a_drive_in_the_background_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "phases").write_text("one 90 sleep 0.3; echo reached\n")
-    env = {"OUT": tmp_path / "out", "LABEL": "test", "PORT": "1"}
+    env = {"GPU_OUT": tmp_path / "out", "GPU_LABEL": "test", "GPU_PORT": "1"}
     assert run(GPU / "wait.sh", "5", **env).returncode == 1  # nothing was started
     assert run(GPU / "drive.sh", "--background", tmp_path / "phases", **env).returncode == 0
     done = run(GPU / "wait.sh", "600", tmp_path / "back", **env)
@@ -92,9 +103,9 @@ def test_waiting_ends_at_its_limit_or_at_the_pattern(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "drive.log").write_text("[00:00:00] done serve after 3 s\n")
     (tmp_path / "out" / "sft.log").write_text("step 4\n")
-    done = run(GPU / "wait.sh", "1", OUT=tmp_path / "out", LABEL="test")
+    done = run(GPU / "wait.sh", "1", GPU_OUT=tmp_path / "out", GPU_LABEL="test")
     assert done.returncode == 3 and "step 4" in done.stdout
-    assert run(GPU / "wait.sh", "90", "", "done serve", OUT=tmp_path / "out", LABEL="test").returncode == 0
+    assert run(GPU / "wait.sh", "90", "", "done serve", GPU_OUT=tmp_path / "out", GPU_LABEL="test").returncode == 0
 
 
 def test_a_run_that_cannot_start_says_why_before_anything_is_installed(tmp_path: Path) -> None:

@@ -38,12 +38,15 @@ def server_pid(settings: dict[str, str]) -> int:
 
 
 def test_starts_ready_tests_well_and_stops_clean(settings: dict[str, str], tiny_model_dir: Path) -> None:
-    one_slot = settings | {"MAX_LORA_ADAPTERS": "2", "SESSION_TIMEOUT": "600"}
+    keys = {"TINKER_API_KEY": "tml-of-its-user", "WANDB_API_KEY": "of its user"}
+    one_slot = settings | {"MAX_LORA_ADAPTERS": "2", "SESSION_TIMEOUT": "600"} | keys
     output = succeed(START, "--background", tiny_model_dir, env=one_slot)
     port = settings["SKYRL_TX_PORT"]
     assert re.search(rf"ready: http://127.0.0.1:{port} serves \S+ after [\d.]+ s", output)
     assert f"stop it with SKYRL_TX_STATE={settings['SKYRL_TX_STATE']} scripts/stop_skyrl_tx.sh {port}" in output
-    assert len(processes_of(settings["SKYRL_TX_STATE"])) == 2
+    pids = processes_of(settings["SKYRL_TX_STATE"])
+    assert len(pids) == 2
+    assert not [pid for pid in pids if b"of-its-user" in Path(f"/proc/{pid}/environ").read_bytes()]
 
     steps = succeed("scripts/test_skyrl_tx.py", f"http://127.0.0.1:{port}")
     assert len(re.findall("^ok ", steps, re.MULTILINE)) == 8 and "Warning" not in steps, steps

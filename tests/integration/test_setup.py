@@ -1,5 +1,6 @@
 """scripts/setup.sh on this machine: quick when nothing is missing, plain when it cannot go on."""
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -68,6 +69,8 @@ def test_uv_is_fetched_where_there_is_none(copied_scripts: Path, tmp_path: Path)
     output = succeed("bash", "-c", f"cd {copied_scripts}; {call}", env={"PATH": path, "HOME": str(tmp_path / "home")})
     assert "setup: installing uv into .state/uv" in output
     assert (copied_scripts / ".state" / "uv" / "bin" / "uv").exists()
+    (version,) = re.findall(r"^UV_VERSION=(\S+)", (ROOT / "scripts" / "lib" / "python.sh").read_text(), re.MULTILINE)
+    assert f"uv {version} " in output, "not whatever is the newest today"
 
 
 def test_another_lock_is_installed_again(copied_scripts: Path) -> None:

@@ -124,6 +124,18 @@ async def test_trials_reach_the_outside_but_neither_each_other_nor_the_host(
             assert not any(reached), dict(zip(local, reached, strict=True))
 
 
+async def test_trials_do_not_reach_the_metadata_service_of_a_cloud(tmp_path: Path) -> None:
+    metadata = "169.254.77.254"  # link-local, as that of a cloud is
+    async with trial(tmp_path / "a") as (environment, _):
+        with outside() as (_, far, name):
+            run("ip", "-n", name, "addr", "add", f"{metadata}/32", "dev", "lo")
+            run("ip", "route", "add", f"{metadata}/32", "via", far)  # it goes with the link
+            with web_server(tmp_path, "0.0.0.0", "ip", "netns", "exec", name):
+                socket.create_connection((metadata, PORT), timeout=OPEN_SEC).close()
+                assert await connects(environment, far, PORT, OPEN_SEC)
+                assert not await connects(environment, metadata, PORT)
+
+
 async def test_a_container_that_gets_its_network_back_is_isolated_too(
     tmp_path: Path, host_port: int, own: bool
 ) -> None:

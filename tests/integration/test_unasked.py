@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker import watch
+from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.rollout.grading import CAUSES
 from tests.support import system_attacks as attacks
+from tests.support import trial_parts
 from tests.support.docker_parts import write_task
 from tests.support.plain_container import plain_reward, product_trial
 
@@ -124,6 +127,21 @@ if grep -q Hello /app/hello.txt && [ "$(greet || hey)" = hi ]; then echo 1; else
     trial = await product_trial(task, script)
     assert trial.reward == reward, trial.fault
     assert reward is not None or path in trial.fault
+
+
+async def test_a_solution_that_takes_longer_than_all_verifications_is_waited_for(tmp_path: Path) -> None:
+    """The first trial that depends on something unnamed runs it, within its own verification."""
+    greets = GREETS.format(path="/usr/bin/greet")
+    test = "grep -q Hello /app/hello.txt && greet && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n"
+    task = trial_parts.make_task(tmp_path, test=test)
+    file = Path(task.ref) / "task.toml"
+    file.write_text(re.sub(r"(\[verifier\]\ntimeout_sec = )[\d.]+", r"\g<1>3.0", file.read_text()))
+    (Path(task.ref) / "solution").mkdir()
+    (Path(task.ref) / "solution" / "solve.sh").write_text(f"#!/bin/bash\nsleep 16\n{greets}")
+    answers = [trial_parts.answer(greets), *[trial_parts.answer(complete=True)] * 2]
+    host, _ = trial_parts.local_host(answers)
+    ended = await host.run(trial_parts.request(task, tmp_path))
+    assert (ended.outcome, ended.reward) == (Outcome.COMPLETED, 1.0), ended.detail
 
 
 SERVES = "cd /app; (setsid python3 -m http.server {port} </dev/null >/dev/null 2>&1 &)\n"

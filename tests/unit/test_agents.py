@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -127,7 +128,10 @@ def test_a_template_without_tools_is_refused_before_the_first_trial(tmp_path: Pa
 
 def result(reward: float | None = 1.0, fault: Any = None) -> Any:
     verified = None if reward is None else SimpleNamespace(rewards={"reward": reward})
-    return SimpleNamespace(exception_info=fault, step_results=None, verifier_result=verified, verifier=None)
+    return SimpleNamespace(
+        exception_info=fault, step_results=None, verifier_result=verified, verifier=None,
+        trial_uri=Path("/nowhere").as_uri(), agent_execution=None,
+    )  # fmt: skip
 
 
 def session(
@@ -175,6 +179,22 @@ def test_an_agent_that_never_asked_shows_its_last_words() -> None:
     assert detail.startswith("the agent never asked the policy: ") and detail.endswith("No module named mcp")
     assert len(detail) < LAST_OUTPUT + 40
     assert session().classify(result())[1] == "the agent never asked the policy"
+
+
+def test_an_agent_that_never_asked_in_its_time_shows_limit_and_log(tmp_path: Path) -> None:
+    logs = tmp_path / "a trial" / "agent"
+    logs.mkdir(parents=True)
+    (logs / "codex.txt").write_text("noise\n" * 1000 + "waits for a key\n")
+    os.utime(logs / "codex.txt", (2e9, 2e9))
+    (logs / "setup.txt").write_text("set up")
+    began = datetime(2026, 11, 24, tzinfo=UTC)
+    ended = result()
+    ended.trial_uri = (tmp_path / "a trial").as_uri()
+    ended.agent_execution = SimpleNamespace(started_at=began, finished_at=began + timedelta(seconds=90))
+    detail = session(stop_reason="timeout").classify(ended)[1]
+    assert detail.startswith("the agent never asked the policy in the 90 s that it had (trial_timeout_sec, or")
+    assert detail.endswith(": " + ("noise " * 50 + "waits for a key")[-LAST_OUTPUT:])
+    assert session(failure="exit 1").classify(ended)[1] == "the agent never asked the policy: exit 1"
 
 
 async def test_an_agent_that_got_a_title_and_no_answer_of_its_own_never_asked() -> None:

@@ -77,6 +77,24 @@ def test_masked_trials_are_left_out() -> None:
     assert tokens(account) == {"trained": 340, "left_out": 110}
 
 
+def test_a_trial_too_far_from_the_policy_is_not_trained_on() -> None:
+    account, names = Account(), places(0, members=3)
+    for name in names:
+        trial(account, name)
+    trained(account, 0, dict.fromkeys(names, 0.5), too_far=[names[2]])
+    assert tokens(account) == {"trained": 340, "left_out": 110} and account.total.trained == 120
+
+
+def test_a_conversation_holds_no_container() -> None:
+    account = Account()
+    for name, conversation in zip(places(0), (True, False), strict=True):
+        started = {"time": 0.0, "event": "started", "trial": name, "task": "t", "attempt": 1}
+        account.count(started | ({"conversation": True} if conversation else {}))
+        ended = {"time": 10.0, "event": "ended", "trial": name, "fate": "graded", "cause": ""}
+        account.count(ended | {"prompt_tokens": 100, "sampled_tokens": 10})
+    assert account.total == Spending(200, 20, 0, 10.0)
+
+
 def test_an_update_that_is_made_again_is_paid_for_again_and_its_trials_are_not() -> None:
     account, names = Account(), places(0)
     for name in names:

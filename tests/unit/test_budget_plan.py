@@ -78,6 +78,7 @@ async def test_the_first_plan_has_bounds_from_the_limits_and_says_so(
     assert not [kind for kind in ("open", "create", "sample", "images") if planner.recorder.kinds(kind)]
     assert found["scope"] == {
         "first_step": 0, "steps": 2, "training_places": 12, "evaluations": 3, "evaluation_places": 6,
+        "containers": True,
     }  # fmt: skip
     assert found["forecast"]["sampled"] == {"low": 0, "high": 18 * 500, "mean": None}
     assert found["forecast"]["trained"]["high"] == 12 * 1000
@@ -247,3 +248,5 @@ def test_without_limits_there_is_no_bound() -> None:
     found = from_limits(config, RemainingWork(0, 2, 8, 0, 0))
     assert found.prompt.high is found.sampled.high is found.wall_sec.high is found.tokens.high is None
     assert found.usd(Pricing(Price(1, 1, 1, 1))) == Range(0.0, None)
+    talks = from_limits(config, RemainingWork(0, 2, 8, 0, 0, containers=False))
+    assert talks.container_sec.high == 0 and talks.wall_sec == found.wall_sec

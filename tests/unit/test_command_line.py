@@ -2,6 +2,7 @@ import asyncio
 import io
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.setting import FORMER
 from harbortrainer.train import parse
 from harbortrainer.watch.display import Display
+from tests.conftest import ROOT
 
 COUNTS = ("eval/tasks", "eval/trials", "eval/trials_ungraded")
 
@@ -141,6 +143,10 @@ def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, caplog: pytest
         (["report", "a", "panels=-1"], "panels=-1: must be 0 or more"),
         (["replay"], "missing: run_dir (give RUN_DIR)"),
         (["doctor", "server", "here:1"], "skyrl_tx_url=here:1: must start with http://"),
+        (["doctor", "server", "http://h:99999"], "skyrl_tx_url=http://h:99999: Port out of range 0-65535"),
+        (["doctor", "server", "http://h:0"], "skyrl_tx_url=http://h:0: port 0 takes no connection"),
+        (["doctor", "server", "http://h:8000x"], "skyrl_tx_url=http://h:8000x: Port could not be cast to integer"),
+        (["doctor", "server", "http://"], "skyrl_tx_url=http://: has no host"),
         (["tasks", "check", ".", "n_parallel=0"], "n_parallel=0: must be above 0"),
     ],
 )
@@ -210,7 +216,16 @@ def test_a_command_reads_the_environment_file_first_and_tells_mistakes_line_by_l
     (tmp_path / ".env").write_text("COMMAND_LINE_TEST=read\n")
 
     async def command() -> int:
-        raise UserError(f"one {os.environ['COMMAND_LINE_TEST']}\ntwo")
+        raise UserError(f"one {os.environ['COMMAND_LINE_TEST']}\ntwo\x1b[2J")
 
     assert run_command(command) == 2
-    assert capsys.readouterr().err == "error: one read\nerror: two\n"
+    assert capsys.readouterr().err == "error: one read\nerror: two\N{REPLACEMENT CHARACTER}[2J\n"
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "chz.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "src.train"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")

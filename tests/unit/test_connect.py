@@ -50,6 +50,8 @@ def test_url_without_scheme_is_refused():
         server_url(config(backend="skyrl-tx", skyrl_tx_url="localhost:8000"))
     with pytest.raises(UserError, match=r"tinker_base_url=x\.y: .*https://"):
         server_url(config(tinker_base_url="x.y"))
+    with pytest.raises(UserError, match="tinker_base_url=https://x:70000: Port out of range"):
+        server_url(config(tinker_base_url="https://x:70000"))
 
 
 def test_cloud_url_is_the_sdks_own(monkeypatch):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harbortrainer import commands
 from harbortrainer.cli.main import run_command
 from harbortrainer.durable import disk, files
 from harbortrainer.durable.jsonl import append_line, read_lines
@@ -29,6 +30,28 @@ def test_the_line_names_the_file_the_cause_and_the_command_that_goes_on(tmp_path
     text = str(told.value)
     assert text.startswith(f"{path}: cannot be written: {os.strerror(number)}; ") and "\n" not in text
     assert text.endswith(f"then continue with: python -m src.train resume={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("config.json", '{"command": "sft"}', "sft resume="),
+        ("config.json", '{"model_name": "m"}', "train resume="),
+        ("config.json", "damaged", "train resume="),
+        ("plan.json", "{}", "evaluate out="),
+    ],
+)
+@pytest.mark.parametrize("checkout", [True, False])
+def test_the_command_is_that_of_the_run_and_of_the_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, words: str, checkout: bool
+) -> None:
+    monkeypatch.setattr(commands, "_CHECKOUT", checkout)
+    (tmp_path / "ledger.jsonl").touch()
+    (tmp_path / file).write_text(text)
+    with pytest.raises(DiskFault) as told, disk.disk_errors(tmp_path / "x"):
+        raise full()
+    program = "python -m src." if checkout else "harbortrainer "
+    assert str(told.value).endswith(f"then continue with: {program}{words}{tmp_path}")
 
 
 def test_other_errors_pass_and_a_run_that_has_not_begun_starts_again(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.errors import one_line
+from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.gates import TrialState
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.stopping import Stop
@@ -89,6 +91,25 @@ def test_without_a_live_view(
     assert "\x1b" not in said.out + said.err
     assert all(line[11:].startswith(text) for line, text in zip(said.out.splitlines(), out, strict=True)), said.out
     assert all(line.startswith(text) for line, text in zip(said.err.splitlines(), err, strict=True)), said.err
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_what_a_container_says_forges_no_line(
+    tmp_path: Path, terminal: Terminal, capsys: pytest.CaptureFixture[str], quiet_root: None, live: bool
+) -> None:
+    forged = "x\x1b[1A\r\n[  9:59.9] step 9/9  reward 1.000\nWARNING: the disk is full"
+    lost = Trajectory("t", "s000000-p00-g00", (), None, Outcome.INFRASTRUCTURE_ERROR, forged)
+    with Display(console_of(Pane(terminal))) if live else Display(mode="plain") as display:
+        display.keep_log(RunDirectory(tmp_path))
+        with display.trials("step 0", 1) as finished:
+            finished(lost)
+            logging.getLogger("harbortrainer").warning("trial x is dropped: %s", forged)
+        shown = terminal.text if live else "".join(capsys.readouterr())
+    shown += (tmp_path / capture.NAME).read_text()
+    assert shown.count("step 9/9") >= 2 and not [
+        line for line in shown.splitlines() if line.startswith(("[  9:59.9]", "WARNING: the disk"))
+    ]
+    assert one_line(f"a\n{forged}").startswith("a x\N{REPLACEMENT CHARACTER}[1A [ 9:59.9]")
 
 
 def test_the_terminal_is_left_clean_by_an_error(tmp_path: Path, terminal: Terminal) -> None:

@@ -296,6 +296,13 @@ def test_a_damaged_file_of_a_continued_evaluation_is_one_line(run, tmp_path, cap
     assert line.startswith("error: ") and f"{name} is damaged" in line
 
 
+def test_a_continued_evaluation_without_its_ledger_is_refused(run, tmp_path, capsys):
+    assert run() == 0
+    (tmp_path / "out" / "ledger.jsonl").unlink()
+    assert run() == 2
+    assert f"out={tmp_path / 'out'}: ledger.jsonl, which counts" in capsys.readouterr().err
+
+
 def test_changed_tasks_are_another_evaluation(run, tmp_path, capsys):
     assert run() == 0
     (tmp_path / "tasks" / "create-1" / "instruction.md").write_text("Something else.\n")

@@ -1,12 +1,16 @@
 """Network namespaces that trials share, where the daemon fails while one is made."""
 
+import os
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 from docker.errors import APIError
 
-from harbortrainer.docker import holders
+from harbortrainer.docker import daemon, first_shell, holders, inside, layer
 from harbortrainer.docker.holders import Holder, Holders, Key
 
 KEY = Key(None, "run", networked=True)
@@ -45,6 +49,45 @@ def test_a_daemon_that_is_away_for_the_removal_too_leaves_room_for_the_next(
     assert ready.take("b", KEY, lambda name: "made") == "made"
 
 
-def test_where_the_daemons_files_are_elsewhere_no_other_is_tried(ready: Holders) -> None:
-    assert ready.take("a", KEY, failing(FileNotFoundError("/var/lib/docker"))) is None
-    assert ready.take("b", KEY, lambda name: "made") is None
+class Engine:
+    """Knows one container."""
+
+    def __init__(self, *running: bool) -> None:
+        """What each look at the container sees."""
+        self._running, self._process = list(running), subprocess.Popen(["true"])
+        self._process.wait()  # its number is nobody's now
+
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        state = {"Running": self._running.pop(0), "Pid": self._process.pid}
+        return {"State": state, "HostnamePath": "/var/lib/docker/containers/c/hostname"}
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_only_a_running_container_that_is_not_seen_is_elsewhere(
+    ready: Holders, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """One that ended at its start, as one without memory does, switches nothing off."""
+    monkeypatch.setattr(daemon, "engine", lambda: Engine(not ended))
+    assert ready.take("a", KEY, failing(FileNotFoundError("/proc/1234"))) is None
+    assert ready.take("b", KEY, lambda name: "made") == ("made" if ended else None)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_first_shells_go_on_after_a_container_that_ended(monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
+    engine = Engine(True, not ended)
+    monkeypatch.setattr(daemon, "engine", lambda: engine)
+    monkeypatch.setattr(first_shell, "engine", lambda: engine)
+    monkeypatch.setattr(first_shell, "_impossible", set())
+    assert first_shell.first_shell("c") is None
+    assert bool(first_shell._impossible) != ended
+
+
+def test_only_the_oldest_container_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer, "_folders", {})
+    monkeypatch.setattr(inside, "_roots", {})
+    monkeypatch.setattr(inside, "_OWN_USERS", Path("/proc/self/uid_map").read_text().split())
+    for number in range(1030):
+        layer.remember_folders(f"c{number}", {})
+        inside.remember_root(f"c{number}", os.getpid(), os.getpid())
+    for known in (layer._folders, inside._roots):
+        assert list(known) == [f"c{number}" for number in range(6, 1030)]

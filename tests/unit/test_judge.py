@@ -235,6 +235,7 @@ def test_a_taxonomy_that_cannot_be_used_is_refused_in_one_line(content: str, wor
         ({"taxonomy": "t.json"}, "taxonomy=t.json: without effect while judge_model=None"),
         ({"judge_model": "j"}, "judge_model=j: give judge_url=URL"),
         ({"judge_model": "j", "judge_url": "j/v1"}, "judge_url=j/v1: must start with http"),
+        ({"judge_model": "j", "judge_url": "http://j:70000/v1"}, "judge_url=http://j:70000/v1: Port out of range"),
         ({"judge_model": "j", "judge_url": "http://j", "judge_key": "NOT_SET"}, "judge_key=NOT_SET: this environment"),
         ({"judge_model": "j", "judge_url": "http://j", "judge_weight": 0.0}, "judge_weight=0: the judge has no effect"),
     ],

@@ -126,7 +126,7 @@ def test_a_trial_whose_file_was_written_when_the_process_was_killed_has_finished
 def test_the_time_until_the_next_process_is_not_the_trials(tmp_path: Path) -> None:
     """It was killed before the ledger's line, and continued a week later: containers and clocks stood still."""
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    ledger.started(A, "t", 1)
+    ledger.started(A, "t", 1, agent="terminus-2")
     file = write_trajectory(tmp_path / "trajectories" / "step_000003", trajectory(A))
     (started,) = read_lines(tmp_path / "ledger.jsonl")
     week, account = 7 * 24 * 3600, Account()

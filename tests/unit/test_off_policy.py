@@ -38,7 +38,7 @@ def test_weights_are_capped_and_trials_too_far_away_teach_nothing() -> None:
     ratios = np.exp(trained[0] - one.logprobs_T)[1:]
     assert ratios == pytest.approx([1.0, 2.0, np.exp(-0.5), np.exp(0.2)], rel=1e-5)
     assert one.logprobs_T[0] == 0 and np.array_equal(one.advantages_T, near.advantages_T)
-    assert not two.advantages_T.any() and near.logprobs_T[2] == -1.0, "the sequences given are not changed"
+    assert np.array_equal(two.tokens_T, far.tokens_T) and near.logprobs_T[2] == -1.0, "the given ones do not change"
 
 
 def test_segments_of_a_trial_are_judged_together() -> None:
@@ -70,10 +70,10 @@ def test_staleness_is_counted_by_turn() -> None:
 
 
 class NotedPolicy:
-    """Scores every token with `nats` more than the sampler did."""
+    """Scores every sampled token with `nats` more than the sampler did, or each one with its own."""
 
-    def __init__(self, nats: float) -> None:
-        self.nats = nats
+    def __init__(self, nats: float | list[float]) -> None:
+        self.nats = np.array([0.0, *nats]) if isinstance(nats, list) else nats
         self.scored = 0
         self.sent: list[TrainingSequence] = []
 
@@ -93,7 +93,7 @@ def batch() -> Any:
     return Batch()
 
 
-async def updated(nats: float, **settings: Any) -> tuple[NotedPolicy, dict[str, float], Updater]:
+async def updated(nats: float | list[float], **settings: Any) -> tuple[NotedPolicy, dict[str, float], Updater]:
     policy: Any = NotedPolicy(nats)
     updater = Updater(config(**settings), policy, 10)
     return policy, await updater.update(0, batch()), updater
@@ -103,11 +103,36 @@ async def test_importance_sampling_is_scored_first_and_sent_with_capped_weights(
     policy, metrics, updater = await updated(0.6, max_steps_off_policy=1)
     assert policy.scored == 2 and metrics["off_policy/masked_trials"] == 0
     assert metrics["off_policy/ratio_p50"] == pytest.approx(np.exp(0.6))
+    policy, metrics, updater = await updated([-1.0, 1.0], max_steps_off_policy=1, importance_cap=1.5)
+    assert metrics["off_policy/masked_trials"] == 0 and metrics["off_policy/clipped_fraction"] == 0.5
+    assert [s.logprobs_T[2] for s in policy.sent] == pytest.approx([-2.0 + 1 - np.log(1.5)] * 2)
+    assert metrics["logprobs/max_abs_difference"] == pytest.approx(1), "of the samples, not of the capped ones"
+    assert updater.log_ratios["a"] == pytest.approx([-1, 1], abs=1e-3)
+
+
+async def test_a_batch_of_trials_too_far_away_takes_no_step() -> None:
     policy, metrics, updater = await updated(0.6, max_steps_off_policy=1, importance_cap=1.5)
-    assert metrics["off_policy/masked_trials"] == 2 and metrics["off_policy/clipped_fraction"] == 1
-    assert [s.logprobs_T[1] for s in policy.sent] == pytest.approx([-2.0 + 0.6 - np.log(1.5)] * 2)
-    assert metrics["logprobs/max_abs_difference"] == pytest.approx(0.6), "of the samples, not of the capped ones"
+    assert not policy.sent and updater.trials == []
+    assert metrics["off_policy/masked_trials"] == 2 and metrics["train/skipped_batch"] == 1
     assert updater.log_ratios["a"] == pytest.approx([0.6, 0.6], abs=1e-3)
+
+
+@pytest.mark.parametrize("norm", ["token_mean", "sequence_mean"])
+async def test_a_trial_too_far_away_does_not_make_the_step_of_the_others_smaller(norm: str) -> None:
+    class Drifting(NotedPolicy):
+        async def logprobs(self, sequences_D: Any) -> list[np.ndarray]:
+            return [s.logprobs_T + (2.0 if s.trial_name == "far" else 0.0) for s in sequences_D]
+
+    sent: dict[str, list[TrainingSequence]] = {}
+    for name, members in (("both", [("near", 10), ("far", 100)]), ("alone", [("near", 10)])):
+        policy: Any = Drifting(0.0)
+        given: Any = type("Batch", (), {"sequences_D": tuple(sequence(one, [-1.0] * n) for one, n in members)})
+        updater = Updater(config(max_steps_off_policy=1, loss_norm=norm), policy, 10)
+        await updater.update(0, given)
+        sent[name] = policy.sent
+        assert updater.trials == [["near"]]
+    assert np.array_equal(sent["both"][0].advantages_T, sent["alone"][0].advantages_T)
+    assert sent["both"][0].advantages_T.sum() == pytest.approx(1.0)
 
 
 async def test_a_loss_that_clips_needs_no_scoring() -> None:

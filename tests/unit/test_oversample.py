@@ -27,7 +27,7 @@ from harbortrainer.tasks.task import Task
 from harbortrainer.training.plan import RunPlan
 from harbortrainer.training.schedule import SettingsByStep
 from tests.support.tiers import first
-from tests.unit.test_flow import STEPS, made
+from tests.unit.test_flow import STEPS, SlowPolicy, made
 from tests.unit.test_trainer import TASKS, Run, ended_within
 from tests.unit.test_validation import config
 
@@ -127,13 +127,23 @@ async def test_no_group_starts_between_the_composition_of_a_step_and_its_journal
     check(run, 2)
 
 
-async def test_a_replay_rebuilds_each_step(tmp_path: Path) -> None:
-    run = made(tmp_path, max_steps_off_policy=1, oversample_max=SPARE, rollouts=DULL)
+class DriftingPolicy(SlowPolicy):
+    """The first trial of each group is far from the weights in training."""
+
+    async def logprobs(self, sequences_D: Any) -> list[Any]:
+        return [s.logprobs_T + 2.0 * (TrialName.parse(s.trial_name).member == 0) for s in sequences_D]
+
+
+@pytest.mark.parametrize("policy", [SlowPolicy, DriftingPolicy])
+async def test_a_replay_rebuilds_each_step(tmp_path: Path, policy: type[SlowPolicy]) -> None:
+    run = made(tmp_path, max_steps_off_policy=1, oversample_max=SPARE, rollouts=DULL, policy=policy, num_substeps=2)
     write_json(run.directory.config, to_save(run.config))
     await run.trainer.run()
     journal = Journal(RunDirectory(tmp_path))
     for step, record in journal.records.items():
-        again = rebuild(journal.groups(step), journal.config(step), step)
+        too_far = record.get("too_far", ())
+        assert (policy is DriftingPolicy) == bool(too_far) or not record["trials"]
+        again = rebuild(journal.groups(step), journal.config(step), step, too_far)
         assert same_as_recorded(again, record) == ""
         assert {*again.batch.left_out.values()} <= {CONSTANT}
 

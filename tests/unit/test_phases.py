@@ -14,7 +14,9 @@ from harbortrainer.config import Config
 from harbortrainer.docker.cause import Verdict
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import RemoteHost
+from harbortrainer.docker.solution import SOLUTION_SEC
 from harbortrainer.rollout.gates import Gates
+from harbortrainer.rollout.grading import VERIFICATIONS, most_limits
 from harbortrainer.rollout.phases import GRADING_SLACK_SEC, Phases
 from harbortrainer.rollout.start_limit import StartLimit
 
@@ -245,3 +247,25 @@ async def test_verification_has_its_whole_limit_and_the_next_agent_no_more_time(
         await trial.reach(TrialEvent.AGENT_START)
         assert llm.deadline == pytest.approx(first, abs=1.0)
     phases.leave()
+
+
+LIMITS = """[agent]
+timeout_sec = 900.0
+[verifier]
+timeout_sec = 100.0
+[[steps]]
+name = "a"
+[steps.verifier]
+timeout_sec = 10.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("toml", "needed"),
+    [(LIMITS, (10.0, 900.0)), ("[verifier]\ntimeout_sec = 20.0\n", (20.0, SOLUTION_SEC))],
+)
+def test_harbors_limit_has_room_for_the_tasks_solution(toml: str, needed: tuple[float, float]) -> None:
+    """The first trial that needs to know what a task asks for runs its solution, within verification."""
+    own, solution = needed
+    times = most_limits(TaskConfig.model_validate_toml(toml))
+    assert times * own >= VERIFICATIONS * own + solution

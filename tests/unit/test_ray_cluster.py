@@ -217,3 +217,25 @@ def test_hosts_join_after_a_cluster_that_did_not_answer(
     in_virtual_time(work)
     lines = [record.getMessage() for record in caplog.records if "the cluster does not answer" in record.getMessage()]
     assert lines == ["hosts=ray: the cluster does not answer (lost); see whether its head runs"]
+
+
+def test_a_head_that_stays_away_is_warned_of_before_ray_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_cluster, "SLOW_SEC", 0.02)
+    answers = asyncio.Event()
+
+    async def nodes() -> str:
+        await answers.wait()
+        return "nodes"
+
+    async def work() -> None:
+        asking = asyncio.create_task(ray_cluster._told_if_slow(nodes()))
+        while not caplog.records:  # noqa: ASYNC110 -- nothing says that a record came
+            await asyncio.sleep(0.001)
+        answers.set()
+        assert await asking == await ray_cluster._told_if_slow(nodes()) == "nodes"
+
+    asyncio.run(work())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "the cluster's head has not answered" in line and line.endswith("continue with resume=RUN_DIR")

@@ -397,3 +397,15 @@ async def test_a_server_that_is_silent_for_too_long_or_answers_with_faults_ends_
         silent_server(rig, silent_sec)
         with pytest.raises(BackendError, match=r"no trial of the batch could be run; 8 failed"):
             await rig.go()
+
+
+@pytest.mark.parametrize(("places", "failed"), [(4, 8), (12, 24), (1, 8)])
+async def test_a_batch_is_given_up_after_two_waves_on_all_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: int, failed: int
+) -> None:
+    """`places`: of the hosts that have joined; none is left = 1."""
+    rig = Rig(tmp_path, monkeypatch, lost, max_attempts=9, quarantine_after=99)
+    rig.rollouts._gates.containers.resize(places)
+    with pytest.raises(EnvironmentFault, match=r"no trial of the batch could be run; \d+ failed") as told:
+        await rig.go()
+    assert failed <= int(str(told.value).split("; ")[1].split()[0]) < failed + 9, "others end at the same moment"

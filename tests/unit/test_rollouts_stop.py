@@ -1,5 +1,7 @@
 """Batches of a run that is to stop, or that an earlier process began."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,30 @@ async def test_trials_that_run_are_cancelled(tmp_path: Path, monkeypatch: pytest
         name for name, _ in rig.journal.started_trials
     }
     assert sorted(rig.finished) == sorted(name for name, fate in fates.items() if fate == "graded")
+
+
+async def test_the_event_loop_goes_on_while_cancelled_trials_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk: each record waits until the loop has answered."""
+    rig = Rig(tmp_path, monkeypatch, graded)
+    rig.at_once = 99  # no trial ends
+    loop, ended, answered = asyncio.get_running_loop(), rig.journal.ended, list[bool]()
+
+    def slow(trajectory: Trajectory, disposition: str) -> None:
+        answer = threading.Event()
+        loop.call_soon_threadsafe(answer.set)
+        answered.append(answer.wait(5.0))
+        ended(trajectory, disposition)
+
+    monkeypatch.setattr(rig.journal, "ended", slow)
+    batch = asyncio.create_task(rig.go())
+    for _ in range(2000):  # until four run
+        await asyncio.sleep(0.001 * (rig.running < 4))
+    batch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await batch
+    assert [fate for _, fate in rig.journal.fates] == ["cancelled"] * 4 and answered == [True] * 4
 
 
 async def test_max_trials_are_started_and_all_of_them_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

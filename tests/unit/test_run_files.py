@@ -166,6 +166,28 @@ def test_a_run_in_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_pat
         held(run).__enter__()
 
 
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.strftime", lambda _: "20261124-120000")
+    first, second = (new_run_directory(str(tmp_path), None, "m", {"config.json": {"n": n}}) for n in (1, 2))
+    assert first.name == "m-20261124-120000" and second.name.startswith(f"{first.name}-")
+    assert [json.loads(run.config.read_text())["n"] for run in (first, second)] == [1, 2]
+
+
+def test_a_folder_that_appears_at_the_last_moment_stays(tmp_path, monkeypatch):
+    rename = Path.rename
+
+    def late(path, target):
+        if not target.exists():
+            target.mkdir()
+            (target / "other").touch()
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    with pytest.raises(UserError, match=r"run_name=a: .* exists"):
+        new_run_directory(str(tmp_path), "a", "m", {})
+    assert [one.name for one in tmp_path.iterdir()] == ["a"] and (tmp_path / "a" / "other").exists()
+
+
 def test_run_name_that_exists_says_how_to_resume(tmp_path):
     run = new_run_directory(str(tmp_path), "r", "label", {"config.json": {}})
     with pytest.raises(UserError, match="resume="):

@@ -126,6 +126,17 @@ async def test_a_task_that_changed_meanwhile_is_refused_by_name(again: Again) ->
     assert "count-2 has changed" in str(refused["words"])
 
 
+@pytest.mark.parametrize("emptied", [False, True])
+async def test_a_run_whose_ledger_is_missing_is_refused_by_name(again: Again, emptied: bool) -> None:
+    await again.process("max_trials=11")
+    ledger = again.folder / "ledger.jsonl"
+    ledger.write_text("") if emptied else ledger.unlink()
+    events = await again.process("max_trials=0")
+    (refused,) = of("refused", events)
+    assert "ledger.jsonl, which counts its trials and tokens, is missing" in str(refused["words"])
+    assert not of("create", events) and not of("restore", events)
+
+
 async def test_another_model_or_seed_is_refused(again: Again) -> None:
     await again.process("max_trials=11")
     for argument in ("model_name=models/two", "seed=5"):

@@ -111,10 +111,33 @@ def test_git(tmp_path: Path) -> None:
         (source,) = find_sources(f"git+{address}{revision}#sets/small")
         assert (source.name, source.version) == ("small", commit)
         assert names(load_sources([source])) == ["a", "b"]
+    git(tmp_path / "repository", "branch", "feature/x")
+    assert find_sources(f"git+{address}@feature/x#sets/small")[0].version == commit
+    (tmp_path / "repository").rename(tmp_path / "of@team")
+    for where in (f"file://{tmp_path}/of@team", f"{tmp_path}/of@team"):
+        for revision in ("", "@feature/x"):
+            assert find_sources(f"git+{where}{revision}#sets/small")[0].version == commit
+    (tmp_path / "of@team").rename(tmp_path / "repository")
     with pytest.raises(UserError, match="no folder gone at commit"):
         find_sources(f"git+{address}#gone")
     with pytest.raises(UserError, match=r"git\+file:///nowhere: .*needs the internet, or give a folder"):
         find_sources("git+file:///nowhere")
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("https://h/r@feature/x", ("https://h/r", "feature/x")),
+        ("https://user@h/r", ("https://user@h/r", "")),
+        ("ssh://git@h/r.git@v1", ("ssh://git@h/r.git", "v1")),
+        ("git@h:r.git", ("git@h:r.git", "")),
+        ("git@h:r.git@feature/x", ("git@h:r.git", "feature/x")),
+        ("https://h/@team/r", ("https://h/@team/r", "")),
+        ("https://h/@team/r@v1", ("https://h/@team/r", "v1")),
+    ],
+)
+def test_a_revision_is_behind_the_path(address: str, parts: tuple[str, str]) -> None:
+    assert fetch._split(address) == parts
 
 
 def registry(tmp_path: Path, *names: str) -> Path:

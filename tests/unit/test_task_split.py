@@ -109,9 +109,11 @@ def test_a_resumed_run_has_its_tasks_on_the_same_sides(tmp_path: Path) -> None:
             check_split(tmp_path, train, held_out)
 
 
-def test_a_run_is_not_evaluated_on_what_it_was_trained_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_run_is_not_evaluated_on_what_it_was_trained_on(tmp_path: Path, allow: bool) -> None:
+    """`allow`: the run's own allow_family_overlap, whose split is another one."""
     a, a_2, b, c = tasks_named(tmp_path, "a-1", "a-2", "b-1", "c-1")
-    record = json.loads(json.dumps(split_record([a, b], [], False)))
+    record = json.loads(json.dumps(split_record([a, b], [], allow)))
     check_held_out(record, [c], "runs/x")
     with pytest.raises(UserError, match=r"evaluation of runs/x: a-2 \(held out\) and a-1 \(training\)"):
         check_held_out(record, [c, a_2], "runs/x")

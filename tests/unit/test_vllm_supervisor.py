@@ -29,7 +29,10 @@ from tests.support.fake_vllm import KEY, FakeVllm
 
 SERVER = """
 import http.server, os, pathlib, sys
-pathlib.Path(sys.argv[2]).write_text(str(os.getpid()))
+if not (engine := os.fork()):  # as vLLM's, which does not end with it
+    import time
+    time.sleep(600)
+pathlib.Path(sys.argv[2]).write_text(f"{os.getpid()} {engine}")
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
@@ -128,14 +131,21 @@ def ended(pid: int) -> bool:
         return True
 
 
+def pids(folder: Path) -> list[int]:
+    """Of vLLM and its engine."""
+    return [int(word) for word in Path(folder, "pid").read_text().split()]
+
+
 async def test_vllm_that_ends_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(tmp_path)
     async with supervised(plan, SERVER, monkeypatch):
         first = await until(plan, lambda one: one["state"] == "ready")
         assert first["deaths"] == 0 and trouble([first]) == ""
-        os.kill(killed := int(Path(tmp_path, "pid").read_text()), signal.SIGKILL)
+        killed, engine = pids(tmp_path)
+        os.kill(killed, signal.SIGKILL)
         again = await until(plan, lambda one: one["state"] == "ready" and one["deaths"] == 1)
-        assert again["url"] == first["url"] and (pid := int(Path(tmp_path, "pid").read_text())) != killed
+        assert ended(engine)
+        assert again["url"] == first["url"] and (pid := pids(tmp_path)[0]) != killed
     assert ended(pid)
 
 
@@ -172,7 +182,7 @@ async def test_a_full_disk_ends_no_vllm_and_its_state_is_written_later(
     async with supervised(plan, SERVER, monkeypatch):
         await until(plan, lambda one: one["state"] == "ready")
         plan.status.with_suffix(".new").mkdir()  # cannot be written now
-        os.kill(int(Path(tmp_path, "pid").read_text()), signal.SIGKILL)
+        os.kill(pids(tmp_path)[0], signal.SIGKILL)
         Path(tmp_path, "pid").unlink()
         while not Path(tmp_path, "pid").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -331,6 +341,12 @@ def test_an_address_of_vllm_that_is_no_url_is_refused(text: str) -> None:
         sampler_start.urls_of(text)
 
 
+async def all_ended(processes: list[int]) -> None:
+    async with asyncio.timeout(60.0):
+        while not all(map(ended, processes)):  # noqa: ASYNC110 -- they are no children
+            await asyncio.sleep(0.01)
+
+
 # As server/launch.py starts it; waits to be killed
 PARENT = """
 import os, subprocess, sys, time
@@ -340,25 +356,29 @@ program = open(sys.argv[2]).read()
 main = "import sys; sys.path.insert(0, 'server'); import sampler; sampler.PYTHON = sys.executable; " + (
     "sampler.command = lambda plan, i: [sys.executable, '-c', open(sys.argv[3]).read(), str(plan.ports[0]), "
     "plan.folder + '/pid']; sampler.main()")
-subprocess.Popen([sys.executable, "-c", main, str(os.getpid()), sys.argv[1], sys.argv[2]])
+print(subprocess.Popen([sys.executable, "-c", main, str(os.getpid()), sys.argv[1], sys.argv[2]]).pid, flush=True)
 time.sleep(600)
 """
 
 
-async def test_vllm_ends_with_the_server_however_that_was_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", ["server", "supervisor"])
+async def test_vllm_ends_with_the_server_however_that_was_killed(tmp_path: Path, killed: str) -> None:
+    """Its engine, too, which is not told of vLLM's end."""
     program, plan = tmp_path / "server.py", plan_of(tmp_path)
     program.write_text(SERVER)
     arguments = (sampler.to_argument(plan), str(program))
     assert sampler.from_argument(arguments[0]) == plan
-    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PARENT, *arguments, cwd=ROOT)
+    pipe = asyncio.subprocess.PIPE
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PARENT, *arguments, cwd=ROOT, stdout=pipe)
     try:
         await until(plan, lambda one: one["state"] == "ready")
-        pid = int(Path(tmp_path, "pid").read_text())
+        both = pids(tmp_path)
+        if killed == "supervisor":
+            assert parent.stdout is not None
+            os.kill(int(await parent.stdout.readline()), signal.SIGKILL)
+            await all_ended(both)
     finally:
         parent.kill()
         await parent.wait()
-    end = time.monotonic() + 600
-    while not ended(pid):
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
+    await all_ended(both)
     assert json.loads(plan.status.read_text())

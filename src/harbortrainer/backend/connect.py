@@ -31,6 +31,7 @@ from harbortrainer.config import Endpoint, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import BaseModel, read_base_model
 from harbortrainer.policy.silence import Silences
+from harbortrainer.setting import url_problem
 from harbortrainer.stopping import End, in_daemon_thread
 
 CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
@@ -156,8 +157,8 @@ def server_url(config: Endpoint) -> str:
             "skyrl_tx_url: needed with backend=skyrl-tx; give skyrl_tx_url=http://localhost:8000 "
             "or set SKYRL_TX_URL in .env"
         )
-    if not url.startswith(("http://", "https://")):
-        raise UserError(f"{field}={url}: must start with http:// or https://")
+    if problem := url_problem(url):
+        raise UserError(f"{field}={url}: {problem}")
     return url.rstrip("/")
 
 

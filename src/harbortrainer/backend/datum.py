@@ -7,6 +7,7 @@ import numpy as np
 import tinker
 
 from harbortrainer.backend.contract import Contract
+from harbortrainer.commands import command
 from harbortrainer.errors import BackendError, ServerLost, UserError
 from harbortrainer.learning.datums import TrainingSequence
 
@@ -115,7 +116,7 @@ def check_rate(rate: float, metrics: Mapping[str, float]) -> None:
     if not math.isclose(applied, rate, rel_tol=1e-5, abs_tol=1e-12):
         raise BackendError(
             f"optim_step: the server applied learning_rate={applied:g} instead of {rate:g}; "
-            "see what it does with python -m src.doctor"
+            f"see what it does with {command('doctor')}"
         )
 
 

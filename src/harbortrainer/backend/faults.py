@@ -8,7 +8,7 @@ import httpx
 import tinker
 from tinker.lib.retryable_exception import RetryableException
 
-from harbortrainer.errors import BackendError, ServerLost, one_line
+from harbortrainer.errors import BackendError, ServerLost, one_line, raised_here
 
 # The SDK raises its own errors, and ValueError for failed futures.
 SDK_ERRORS = (tinker.TinkerError, RetryableException, httpx.HTTPError, ValueError, ConnectionError)
@@ -80,6 +80,8 @@ async def awaited[T](what: str, work: Awaitable[T], limit_sec: float) -> T:
     except TimeoutError:
         raise ServerLost(f"{what}: no answer within {limit_sec:.0f} s; look at the server's log, then resume") from None
     except SDK_ERRORS as error:
+        if isinstance(error, ValueError) and raised_here(error):  # a bug in this package
+            raise
         kind = ServerLost if _lost(error) else BackendError
         raise kind(f"{what}: {plain(error)}") from error
 

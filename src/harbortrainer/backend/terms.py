@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harbortrainer.backend.contract import CLIP_SETTINGS, Contract, ServerKind
+from harbortrainer.commands import command
 from harbortrainer.config import Config, RunSettings, SftConfig
 from harbortrainer.errors import UserError
 
@@ -16,7 +17,7 @@ CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
 OFF = {"weight_decay": 0.0, "grad_clip_norm": 0.0}  # a server need not support these while they are off
 UNKNOWN = "{} neither sums nor averages the loss in a known way, so the step size would be a guess"
-DOCTOR = "see what it does with python -m src.doctor"
+DOCTOR = f"see what it does with {command('doctor')}"
 
 
 @dataclass(frozen=True, slots=True)

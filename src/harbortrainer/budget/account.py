@@ -65,7 +65,8 @@ class Account:
         """Count a record of the ledger; from any thread."""
         with self._lock:
             if record["event"] == "started":
-                self._started[record["trial"]] = record["time"]
+                if not record.get("conversation"):  # it has no container
+                    self._started[record["trial"]] = record["time"]
             elif record["event"] == "ended":
                 self._count_end(record)
             elif record["event"] == "composed":
@@ -110,10 +111,11 @@ class Account:
         signal = {TrialName.parse(name).group for name, advantage in advantages.items() if abs(advantage) > TINY}
         tokens = record.get("tokens", [0] * len(record["trials"]))
         all_scored = record.get("scored", tokens if self._scores else [0] * len(tokens))
-        for name, trained, scored in zip(map(TrialName.parse, record["trials"]), tokens, all_scored, strict=True):
+        for trial, trained, scored in zip(record["trials"], tokens, all_scored, strict=True):
+            name, learned = TrialName.parse(trial), trial not in record.get("too_far", ())
             purpose = "trained" if self._scores or name.group in signal else "constant"
-            self._spend(purpose, Spending(scored, 0.0, trained, 0.0))
-            self._settle(name, purpose)
+            self._spend(purpose, Spending(scored, 0.0, trained * learned, 0.0))
+            self._settle(name, purpose if learned else "left_out")
         self._spend("trained", Spending(trained=record.get("conversation_tokens", 0)))
         for name, why in record.get("left_out", {}).items():
             self._settle(TrialName.parse(name), "constant" if why in (CONSTANT, NO_SIGNAL) else "left_out")

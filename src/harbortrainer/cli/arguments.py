@@ -23,7 +23,7 @@ from harbortrainer.cli.secrets import secret_problems
 from harbortrainer.config import AUTO, Config, RunSettings
 from harbortrainer.errors import UserError, refuse
 from harbortrainer.learning.treatment import outcome_problems
-from harbortrainer.setting import FORMER, changed, problems, settings
+from harbortrainer.setting import FORMER, changed, problems, settings, url_problem
 
 
 def read_arguments[T](
@@ -294,8 +294,8 @@ def _endpoint(config: Config, name: str) -> Iterator[str]:
     model, url, variable = (getattr(config, f"{name}_{part}") for part in ("model", "url", "key"))
     if url is None:
         yield f"{name}_model={model}: give {name}_url=URL of the OpenAI-compatible API that serves it"
-    elif not url.startswith(("http://", "https://")):
-        yield f"{name}_url={url}: must start with http:// or https://"
+    elif problem := url_problem(url):
+        yield f"{name}_url={url}: {problem}"
     if variable is not None and not os.environ.get(variable):
         yield f"{name}_key={variable}: this environment variable is not set; export it or put it into .env"
 

@@ -14,7 +14,7 @@ from typing import Any
 from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.cli.output import fields_help
 from harbortrainer.durable.disk import disk_errors
-from harbortrainer.errors import UserError, refuse
+from harbortrainer.errors import UserError, harmless, refuse
 from harbortrainer.setting import problems
 from harbortrainer.stopping import SIGNAL_STATUS, Stop, signals_to
 
@@ -187,7 +187,7 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
             sys.stdout.flush()  # at exit a closed pipe could not be caught
     except UserError as error:
         for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {harmless(line)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # as in `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is still buffered

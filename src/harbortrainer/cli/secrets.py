@@ -6,8 +6,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from harbortrainer.config import RunSettings
 
-_SECRET = {"apikey", "xapikey", "authorization", "token", "accesstoken", "authtoken", "secret", "password"}
-_SECRET_IN_QUERY = _SECRET | {"key", "auth"}  # as fields of a request these may be something else
+# ends of names: OPENAI_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY
+_SECRET = ("apikey", "accesskey", "privatekey", "secretkey", "authorization", "token", "secret", "password", "passwd")
+_SECRET_IN_QUERY = {"key", "auth"}  # as fields of a request these may be something else
 _URLS = {
     "skyrl_tx_url": "the environment variable SKYRL_TX_API_KEY",
     "tinker_base_url": "the environment variable TINKER_API_KEY",
@@ -18,7 +19,8 @@ _MAPPINGS = {
     "user_kwargs": _URLS["user_url"],
     "judge_kwargs": _URLS["judge_url"],
     "agent_kwargs": "an environment variable of the task's image",
-    "environment_kwargs": "the environment variable that its service reads, such as DAYTONA_API_KEY",
+    "environment_kwargs": "the environment variable that its service reads, such as DAYTONA_API_KEY, or one that the "
+    'tasks name (in task.toml: [environment.env] KEY = "${KEY}")',
 }
 _FIXED = {"judge_kwargs", "agent_kwargs"}
 
@@ -49,7 +51,7 @@ def _in_url(url: str) -> str:
         return ""
     if "@" in parts.netloc:
         return "a name or password before its host"
-    return next((f"a secret as {name}" for name, _ in parse_qsl(parts.query) if _plain(name) in _SECRET_IN_QUERY), "")
+    return next((f"a secret as {name}" for name, _ in parse_qsl(parts.query) if _in_query(name)), "")
 
 
 def _in_git(source: str) -> bool:
@@ -68,8 +70,12 @@ def _in_mapping(values: Mapping[str, Any]) -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from (f"{name}.{key}" for key in _in_mapping(value))
-        elif value is not None and _plain(str(name)) in _SECRET:
+        elif isinstance(value, str) and _plain(str(name)).endswith(_SECRET):
             yield str(name)
+
+
+def _in_query(name: str) -> bool:
+    return _plain(name) in _SECRET_IN_QUERY or _plain(name).endswith(_SECRET)
 
 
 def _plain(name: str) -> str:

@@ -97,6 +97,16 @@ def first_process(inspected: Mapping[str, Any]) -> int:
     return pid
 
 
+def is_elsewhere(container: str, error: OSError) -> bool:
+    """Whether `error` means that the daemon's processes are on another machine, not that this container ended."""
+    if not isinstance(error, FileNotFoundError | PermissionError):
+        return False
+    try:
+        return engine().inspect_container(container)["State"]["Running"]
+    except (DockerException, requests.RequestException):
+        return False
+
+
 def ping_docker() -> str | None:
     """Why the daemon does not answer; None = it does. Blocking, within PING_SEC."""
     try:

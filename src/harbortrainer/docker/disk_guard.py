@@ -13,6 +13,7 @@ from typing import Any
 
 from docker.errors import DockerException
 
+from harbortrainer.commands import command
 from harbortrainer.docker.cleaning import TRIAL, remove_container, running
 from harbortrainer.docker.daemon import engine
 
@@ -124,7 +125,7 @@ class DiskGuard:
             self._warned = time.monotonic()
             _log.warning(
                 "Docker's disk has %.2f GiB left and no container of this run holds much of it: free some space "
-                "(python -m src.doctor clean)", free / GIB,
+                "(%s)", free / GIB, command("doctor clean"),
             )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.docker.daemon import engine, first_process
+from harbortrainer.docker.daemon import engine, first_process, is_elsewhere
 from harbortrainer.docker.inside import remember_root
 from harbortrainer.docker.layer import remember_folders
 
@@ -41,8 +41,9 @@ def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None
     try:
         first = first_process(found)
         watched = _watched(first)
-    except OSError:  # the daemon's processes are not on this machine
-        _impossible.add(host)
+    except OSError as error:
+        if is_elsewhere(container, error):
+            _impossible.add(host)
         return None
     if watched is None:
         return None

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import requests
 from docker.errors import DockerException
 
 from harbortrainer.docker.cleaning import remove_container
-from harbortrainer.docker.daemon import engine, first_process
+from harbortrainer.docker.daemon import engine, first_process, is_elsewhere
 
 MOST_USES = 200  # trials of one holder
 SPARE = 8  # holders beyond the places in use that may wait for their sockets to expire (TIME_WAIT: 60 s)
@@ -150,9 +149,8 @@ class Holders:
             _log.debug("no network namespace to share: %s", error)
             with self._lock:
                 self._made[key] -= 1
-            # requests' errors are OSErrors too: a daemon that does not answer
-            if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
-                self._impossible.add(key.host)  # the daemon's files are not on this machine
+            if isinstance(error, OSError) and is_elsewhere(name, error):
+                self._impossible.add(key.host)
             remove_container(name)
             return None
         return holder

@@ -1,6 +1,6 @@
-"""Packet filter rules of this machine that keep the containers of one bridge from connecting to the machine itself.
+"""Packet filter rules that keep the containers of one bridge from this machine and from its cloud's metadata service.
 
-One chain for each bridge, named after it, and one rule in INPUT that leads there. All functions block.
+For each bridge a chain behind INPUT and one behind FORWARD, named after it. All functions block.
 """
 
 import contextlib
@@ -19,12 +19,15 @@ _LIMIT_SEC = 30
 _WAIT = ("-w", "10")  # seconds for the lock that other programs hold
 _INTERFACES = Path("/sys/class/net")
 _RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))  # Docker reads the second for a stub
+# Where clouds give a machine's own keys to whoever asks from it: AWS, GCP, Oracle, OpenStack; Azure; Alibaba.
+_METADATA = ("169.254.0.0/16", "168.63.129.16/32", "100.100.100.200/32")
 _MARKS = Path("/run/harbortrainer")  # a file for each bridge whose rules are set; emptied at boot, as the rules are
 _DAEMON = Path("/etc/docker/daemon.json")
 
 
 def set_rules(bridge: str) -> str:
-    """Drop what the bridge's containers send to this machine, except DNS to the daemon's name servers and replies.
+    """Drop what the bridge's containers send to this machine and to _METADATA, except DNS to the daemon's name servers
+    and replies.
 
     A name that ends in "+" means every bridge whose name begins so. Safe to repeat. Returns why the rules could not be
     set; "" = they are set, by this process or by root since boot.
@@ -35,12 +38,12 @@ def set_rules(bridge: str) -> str:
         return "" if (_MARKS / bridge).exists() else "only root may set the rule that prevents it"
     if shutil.which("iptables") is None or shutil.which("iptables-restore") is None:
         return "the rule that prevents it needs the program iptables"
-    problem = _run("iptables-restore", *_WAIT, "--noflush", given=_chain(bridge, list(name_servers())))
+    problem = _run("iptables-restore", *_WAIT, "--noflush", given=_chains(bridge, list(name_servers())))
     if problem:
         return f"iptables refuses the rule that prevents it ({problem})"
-    jump = _jump(bridge)
-    if _run("iptables", *_WAIT, "-C", *jump) and (problem := _run("iptables", *_WAIT, "-I", *jump)):
-        return f"iptables refuses the rule that prevents it ({problem})"
+    for jump in _jumps(bridge):
+        if _run("iptables", *_WAIT, "-C", *jump) and (problem := _run("iptables", *_WAIT, "-I", *jump)):
+            return f"iptables refuses the rule that prevents it ({problem})"
     with contextlib.suppress(OSError):
         _MARKS.mkdir(exist_ok=True)
         (_MARKS / bridge).touch()
@@ -48,13 +51,14 @@ def set_rules(bridge: str) -> str:
 
 
 def remove_rules(bridge: str) -> None:
-    """Remove the bridge's chain and every rule that leads to it. Does nothing without the right to."""
+    """Remove the bridge's chains and every rule that leads to them. Does nothing without the right to."""
     if os.geteuid() != 0 or shutil.which("iptables") is None:
         return
-    while not _run("iptables", *_WAIT, "-D", *_jump(bridge)):  # two processes may have added one each
-        pass
-    for action in ("-F", "-X"):
-        _run("iptables", *_WAIT, action, _name(bridge))
+    for jump in _jumps(bridge):
+        while not _run("iptables", *_WAIT, "-D", *jump):  # two processes may have added one each
+            pass
+        for action in ("-F", "-X"):
+            _run("iptables", *_WAIT, action, jump[-1])
     (_MARKS / bridge).unlink(missing_ok=True)
 
 
@@ -78,22 +82,22 @@ def name_servers(resolvers: tuple[Path, ...] = _RESOLVERS, daemon: Path = _DAEMO
             yield text
 
 
-def _chain(bridge: str, servers: list[str]) -> str:
+def _chains(bridge: str, servers: list[str]) -> str:
     """Input of iptables-restore, which applies all of it at once."""
-    name = _name(bridge)
-    dns = [
-        f"-A {name} -d {server} -p {protocol} --dport 53 -j RETURN" for server in servers for protocol in ("udp", "tcp")
-    ]
-    lines = [f"-A {name} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN", *dns, f"-A {name} -j DROP"]
-    return "\n".join(["*filter", f":{name} - [0:0]", *lines, "COMMIT", ""])
+    allowed = ["-m conntrack --ctstate ESTABLISHED,RELATED"]
+    allowed += [f"-d {server} -p {protocol} --dport 53" for server in servers for protocol in ("udp", "tcp")]
+    ends = [["-j DROP"], [f"-d {one} -j DROP" for one in _METADATA]]
+    names = [jump[-1] for jump in _jumps(bridge)]
+    lines = [f":{name} - [0:0]" for name in names]
+    for name, end in zip(names, ends, strict=True):
+        lines += [f"-A {name} {one}" for one in (*(f"{one} -j RETURN" for one in allowed), *end)]
+    return "\n".join(["*filter", *lines, "COMMIT", ""])
 
 
-def _name(bridge: str) -> str:
-    return f"HARBORTRAINER-{bridge.rstrip('-+')}"  # at most 28 characters
-
-
-def _jump(bridge: str) -> tuple[str, ...]:
-    return "INPUT", "-i", bridge, "-j", _name(bridge)
+def _jumps(bridge: str) -> tuple[tuple[str, ...], ...]:
+    """The rules that lead to the bridge's chains: what goes to this machine, and what goes beyond it."""
+    name = f"HARBORTRAINER-{bridge.rstrip('-+')}"  # with -F at most 28 characters
+    return ("INPUT", "-i", bridge, "-j", name), ("FORWARD", "-i", bridge, "-j", f"{name}-F")
 
 
 def _run(*command: str, given: str = "") -> str:

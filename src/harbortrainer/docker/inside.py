@@ -93,7 +93,7 @@ def remember_root(name: str, pid: int, shell: int) -> None:
             return
         root, began = os.stat("root", dir_fd=process), _began(process)
         if len(_roots) >= _MOST_ROOTS:
-            _roots.clear()
+            _roots.pop(list(_roots)[0], None)  # noqa: RUF015 -- threads add others meanwhile
         _roots[name] = _Root(pid, shell, began, root.st_dev, root.st_ino)
 
 

@@ -132,7 +132,7 @@ def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tupl
     data = driver.get("Data") or {}
     upper = data.get("UpperDir") if driver.get("Name") == "overlay2" else None
     if len(_folders) >= _MOST_FOLDERS:
-        _folders.clear()
+        _folders.pop(list(_folders)[0], None)  # noqa: RUF015 -- threads add others meanwhile
     _folders[name] = upper or "", tuple(str(data.get("LowerDir") or "").split(":"))
     return _folders[name]
 

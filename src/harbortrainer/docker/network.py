@@ -21,6 +21,7 @@ from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
 from harbor.models.task.config import NetworkMode, TaskConfig
 
+from harbortrainer.commands import command
 from harbortrainer.docker.cleaning import BRIDGE, LABEL, NETWORK
 from harbortrainer.docker.compose import COMPOSE
 from harbortrainer.docker.daemon import engine
@@ -60,7 +61,7 @@ class TrialNetwork:
         return (
             f"{apart}, but they can reach the addresses of Docker's machine: {self.exposed}. Let the training server "
             "and other services there listen on 127.0.0.1 or require a key (SKYRL_TX_API_KEY), or set the rule once "
-            "after each boot: run `python -m src.doctor docker` there as root"
+            f"after each boot: run `{command('doctor docker')}` there as root"
         )
 
 

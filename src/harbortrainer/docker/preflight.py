@@ -18,6 +18,7 @@ import requests
 from docker.errors import DockerException
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, TaskConfig
 
+from harbortrainer.commands import command
 from harbortrainer.docker.builds import buildkit_feature, is_here
 from harbortrainer.docker.compose import COMPOSE, MAIN, read_compose
 from harbortrainer.docker.daemon import engine
@@ -174,7 +175,7 @@ def _check_disk(root: str, base_url: str, findings: Findings) -> None:
     if free < MIN_FREE_BYTES:
         findings.errors.append(
             f"only {free / 1024**3:.1f} GiB free on Docker's disk ({root}), {needed}: free some space "
-            "(python -m src.doctor clean; docker system df shows what Docker holds)"
+            f"({command('doctor clean')}; docker system df shows what Docker holds)"
         )
 
 

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from harbortrainer.commands import continuing
 from harbortrainer.errors import DiskFault
 
 CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -49,5 +50,5 @@ def disk_fault(number: int, path: Path) -> DiskFault:
             fix += f" ({run / 'rollouts'}, folders of finished trials, may be deleted)"
     else:
         fix = "mend the disk or make it writable"
-    then = f", then continue with: python -m src.train resume={run}" if run is not None else ", then start again"
+    then = f", then continue with: {continuing(run)}" if run is not None else ", then start again"
     return DiskFault(f"{path}: cannot be written: {os.strerror(number)}; {fix}{then}")

@@ -13,6 +13,7 @@ import chz
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.terms import agree
 from harbortrainer.backend.users import opened_users
+from harbortrainer.commands import PLAN_FILE
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import ServerLost, UserError
@@ -32,8 +33,8 @@ from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
 from harbortrainer.run.config_changes import last_values
 from harbortrainer.run.conversations import Conversations
-from harbortrainer.run.directory import PLAN_FILE, RunDirectory, held, new_run_directory, open_run_directory, run_ids
-from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.directory import RunDirectory, held, new_run_directory, open_run_directory, run_ids
+from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.stopping import run_until
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, find_sources, load_sources, sources_record
@@ -120,6 +121,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     if file is not None and continued:
         saved = read_json(file, "tasks", "subjects")
         _require_same(saved["tasks"], tasks, str(args.out))
+        require_ledger(RunDirectory(file.parent).ledger, "out=")
         subjects = [policies.from_json(subject) for subject in saved["subjects"]]
     else:
         given = {"checkpoint": args.checkpoint} | ({"against": args.against} if args.against is not None else {})
@@ -166,7 +168,7 @@ def _refuse_trained_on(subject: Subject, tasks: list[Task], allow_family_overlap
     """Raises UserError. The tasks behind a bare tinker:// path, or in runs of earlier versions, are not known."""
     file = Path(subject.run) / SPLIT_FILE if subject.run else None
     if file is not None and file.is_file():
-        check_held_out(read_json(file, "train", "allow_family_overlap"), tasks, subject.name, allow_family_overlap)
+        check_held_out(read_json(file, "train"), tasks, subject.name, allow_family_overlap)
 
 
 def _directory(plan: EvalPlan) -> RunDirectory:
@@ -245,7 +247,7 @@ async def _run(
         finally:
             display.say(ledger.summary())
             if not done:
-                display.say(f"stopped; continue with: python -m src.evaluate out={run.path}")
+                display.say(f"stopped; continue with: {run.resume}")
     return found
 
 

@@ -8,8 +8,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from harbortrainer.cli.output import wide_console
+from harbortrainer.commands import command
 from harbortrainer.durable.files import read_json
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, harmless
 from harbortrainer.evaluation.arguments import ExportArgs, ShowArgs
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -17,7 +18,6 @@ from harbortrainer.policy.tools import transcribed
 from harbortrainer.run.conversations import Conversations, Message, Transcriber, sampled_of
 from harbortrainer.run.directory import RunDirectory, base_model, open_run_directory
 from harbortrainer.run.trajectories import additions, read_trajectory
-from harbortrainer.watch.capture import harmless
 
 STYLES = {"user": "cyan", "assistant": "green"} | dict.fromkeys(("prompt", "system", "tools"), "magenta")
 STYLES |= {"tool": "dim", "the user's tool": "dim", "history": "yellow"}
@@ -35,7 +35,7 @@ async def show(args: ShowArgs) -> int:
     wanted = [file for file in files if args.trial in (file.stem, f"{file.parent.name}/{file.stem}")]
     if not wanted:
         raise UserError(
-            f"show: no trial {args.trial} in {run.path}; its trials: python -m src.evaluate show {run.path}"
+            f"show: no trial {args.trial} in {run.path}; its trials: {command(f'evaluate show {run.path}')}"
         )
     transcriber = Transcriber(_template(run))
     for file in wanted:

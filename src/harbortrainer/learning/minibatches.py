@@ -1,7 +1,7 @@
 """One batch -> `num_substeps` shuffled minibatches, with advantages scaled for the loss."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -33,11 +33,15 @@ def normalize(
 
 
 def optimizer_batches(
-    sequences_D: Sequence[TrainingSequence], config: Config, step: int
+    sequences_D: Sequence[TrainingSequence], config: Config, step: int, left_out: Collection[str] = ()
 ) -> list[list[TrainingSequence]]:
-    """The sequences of each optimizer step of the batch `step`: seeded minibatches, normalized by `loss_norm`."""
+    """The sequences of each optimizer step of the batch `step`: seeded minibatches, normalized by `loss_norm`.
+
+    Trials that are `left_out` do not count in the normalization. A minibatch of nothing else takes no step.
+    """
     parts = minibatches(sequences_D, config.num_substeps, np.random.default_rng([config.seed, step, 1]))
-    return [normalize(part, config.loss_norm) for part in parts]
+    kept = [[sequence for sequence in part if sequence.trial_name not in left_out] for part in parts]
+    return [normalize(part, config.loss_norm) for part in kept if part]
 
 
 def minibatches(

@@ -48,20 +48,17 @@ def ratio_metrics(
 def truncated(
     sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], cap: float
 ) -> tuple[list[TrainingSequence], set[str]]:
-    """Sequences whose importance ratios are at most `cap` under the weights in training, and the masked trials.
+    """All sequences with importance ratios of at most `cap` under the weights in training, and trials to leave out.
 
     The loss importance_sampling weighs a token with w = p(trainer) / p(sampler), so a truncated weight min(w, cap)
     (Ionides 2008; arXiv 1802.01561) is a sampling logprob of at least log p(trainer) - log cap. A trial whose geometric
-    mean ratio (arXiv 2507.18071) is outside 1/cap to cap is too far from the policy: its advantages become 0.
+    mean ratio (arXiv 2507.18071) is outside 1/cap to cap is too far from the policy to learn from.
     `trained_D`: N natural logs a sequence.
     """
     logs = trainer_log_ratios(sequences_D, trained_D)
-    masked = {name for name, ratios in logs.items() if abs(float(ratios.mean())) > np.log(cap)}
+    too_far = {name for name, ratios in logs.items() if abs(float(ratios.mean())) > np.log(cap)}
     corrected: list[TrainingSequence] = []
     for sequence, trained in zip(sequences_D, trained_D, strict=True):
         least = np.where(sequence.mask_T, trained - np.log(cap), sequence.logprobs_T)
-        capped = replace(sequence, logprobs_T=np.maximum(sequence.logprobs_T, least).astype(np.float32))
-        if sequence.trial_name in masked:
-            capped = capped.with_advantages(np.zeros_like(sequence.advantages_T))
-        corrected.append(capped)
-    return corrected, masked
+        corrected.append(replace(sequence, logprobs_T=np.maximum(sequence.logprobs_T, least).astype(np.float32)))
+    return corrected, too_far

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from harbortrainer.commands import command
 from harbortrainer.qualify.attacks import WORK_ATTACKS
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.rollout.outcome import COULD_NOT_INSTALL, code, fetching, scripts
@@ -139,7 +140,7 @@ def judge_stranger(task: Path, unasked: Sequence[str]) -> list[Finding]:
     detail = (
         f"verification needs {', '.join(names)}{more}, which the instruction does not name: an honest trial that does "
         "it elsewhere gets no reward. Name the place in the instruction, or allow others: "
-        f"python -m src.tasks allow {shlex.join([str(task), *things])}{more}"
+        f"{command('tasks allow')} {shlex.join([str(task), *things])}{more}"
     )
     return [Finding("honest work may be unasked", Level.WARNING, detail)]
 

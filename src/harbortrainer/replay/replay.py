@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
@@ -81,9 +81,10 @@ class Rebuilt:
         return digest(self.batch.sequences_D)
 
 
-def rebuild(groups_P: Sequence[TrajectoryGroup], config: Config, step: int) -> Rebuilt:
+def rebuild(groups_P: Sequence[TrajectoryGroup], config: Config, step: int, too_far: Collection[str] = ()) -> Rebuilt:
+    """The batch as `config` makes it. `too_far`: trials that the run's own update left out."""
     batch = assemble(groups_P, config)
-    return Rebuilt(batch, optimizer_batches(batch.sequences_D, config, step))
+    return Rebuilt(batch, optimizer_batches(batch.sequences_D, config, step, too_far))
 
 
 def numbers(rebuilt: Rebuilt, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
@@ -227,7 +228,8 @@ def _step(journal: Journal, step: int, args: ReplayArgs) -> StepReport:
     groups_P = journal.groups(step)
     config = journal.config(step)
     now = changed(config, args)
-    before, after = rebuild(groups_P, config, step), rebuild(groups_P, now, step)
+    too_far = journal.records[step].get("too_far", ())
+    before, after = (rebuild(groups_P, one, step, too_far) for one in (config, now))
     return StepReport(
         step + 1,
         numbers(before, groups_P),

@@ -1,11 +1,14 @@
 """One trial of an agent in a container: its exchange with the policy, and how the agent ended."""
 
 import contextlib
+import os
 import re
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import call
@@ -101,7 +104,7 @@ class AgentSession:
         if (lost := without_grade(result)) is not None:
             return lost
         if not any(turn.completion_tokens_T for turn in self.own_turns):
-            return Outcome.INFRASTRUCTURE_ERROR, self._silent(), None
+            return Outcome.INFRASTRUCTURE_ERROR, self._silent(result), None
         reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
         if reward is None:
             return Outcome.VERIFIER_ERROR, problem, None
@@ -111,12 +114,17 @@ class AgentSession:
             return Outcome.POLICY_ERROR, f"the agent failed: {last_words(self.failure)}", reward
         return GRADED[self.stop_reason], self.shut_out if self.stop_reason == "policy_error" else "", reward
 
-    def _silent(self) -> str:
-        """Why nothing was sampled for the agent."""
+    def _silent(self, result: "TrialResult | None" = None) -> str:
+        """Why nothing was sampled for the agent. `result`: of its trial, whose folder has the program's log."""
         if self.exchange.conversation.unanswered:
             return UNANSWERED
-        words, full = last_words(self.failure), self.exchange.full
-        why = f"the agent's first prompt leaves no room for an answer: {full}" if full else NEVER_ASKED
+        why = NEVER_ASKED
+        if full := self.exchange.full:
+            why = f"the agent's first prompt leaves no room for an answer: {full}"
+        elif self.stop_reason == "timeout" and result and (spent := result.agent_execution) and spent.finished_at:
+            seconds = (spent.finished_at - spent.started_at).total_seconds() if spent.started_at else 0.0
+            why += f" in the {seconds:.0f} s that it had (trial_timeout_sec, or its task's limit)"
+        words = last_words(self.failure or (printed(result.trial_uri) if result else ""))
         return f"{why}{': ' if words else ''}{words}"
 
     def check_first_prompt(self, agent: str) -> None:
@@ -173,6 +181,18 @@ class AgentService:
         if not self._checked:
             session.check_first_prompt(config.agent)
             self._checked = bool(session.own_turns)
+
+
+def printed(trial_uri: str) -> str:
+    """The end of what the program wrote into its newest log; "" = nothing."""
+    folder = Path(unquote(urlsplit(trial_uri).path))
+    found = [file for kind in ("*.txt", "*.log") for file in folder.glob(f"**/agent/{kind}")]
+    logs = [file for file in found if file.is_file() and not file.is_symlink()]
+    if not logs:
+        return ""
+    with max(logs, key=lambda file: file.stat().st_mtime).open("rb") as newest:
+        newest.seek(max(0, os.fstat(newest.fileno()).st_size - 4 * LAST_OUTPUT))
+        return newest.read().decode(errors="replace")
 
 
 def last_words(output: str) -> str:

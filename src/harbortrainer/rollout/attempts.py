@@ -122,7 +122,7 @@ class Attempts:
                     await host.suspect()
             except asyncio.CancelledError as error:
                 spent = error if isinstance(error, TrialCancelled) else trajectory
-                self.journal.ended(_cancelled(request, self._why_not(request), spent), "cancelled")
+                await self._end_cancelled(request, spent)
                 raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
             finally:
                 observer.moved(request.name, None)
@@ -141,8 +141,11 @@ class Attempts:
                 return judged
             return await asyncio.to_thread(with_reward, bring("reward", function), judged)
         except asyncio.CancelledError:
-            self.journal.ended(_cancelled(request, self._why_not(request), trajectory), "cancelled")
+            await self._end_cancelled(request, trajectory)
             raise
+
+    async def _end_cancelled(self, request: TrialRequest, spent: TrialCancelled | Trajectory | None) -> None:
+        await _in_thread(self.journal.ended, _cancelled(request, self._why_not(request), spent), "cancelled")
 
     def _why_not(self, request: TrialRequest) -> str:
         """Why a trial is not run, or not to its end."""

@@ -9,6 +9,7 @@ from typing import Any, override
 
 import requests
 from docker.errors import DockerException
+from harbor.models.task.config import TaskConfig
 from harbor.models.trial.paths import EnvironmentPaths
 from harbor.models.verifier.result import VerifierResult
 from harbor.utils.file_staging import selected_directory
@@ -27,6 +28,7 @@ from harbortrainer.docker.container import is_running
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.docker.layer import MOST_CHANGES
+from harbortrainer.docker.solution import SOLUTION_SEC
 from harbortrainer.docker.watch import Seen, Sight
 from harbortrainer.durable.files import make_folder, write_json
 from harbortrainer.errors import EnvironmentFault, UserError, one_line
@@ -37,7 +39,7 @@ from harbortrainer.rollout.outcome import read_reward
 from harbortrainer.rollout.reward_files import SafeVerifier
 
 VERIFIER = "harbortrainer.rollout.grading:GradingVerifier"
-VERIFICATIONS = 4.0  # times a verifier's limit, for Harbor: each of them has the task's own limit
+VERIFICATIONS = 4.0  # of a trial at most; each of them has the task's own limit
 CAUSES, RECORDED, SHOWN = "causes.json", 200, 5  # in the trial's folder; the most names that it and a detail have
 _BROKEN = (
     AddTestsDirError, DownloadVerifierDirError, RewardFileEmptyError, RewardFileNotFoundError,
@@ -46,6 +48,13 @@ _BROKEN = (
 _OTHERS = (DockerException, requests.RequestException, UserError, EnvironmentFault)
 _ends: dict[str, bool] = {}  # by task and step: whether verification ends in a container that no agent touched
 _log = logging.getLogger("harbortrainer")
+
+
+def most_limits(config: TaskConfig) -> float:
+    """Times a verifier's limit, for Harbor: for all verifications, and for the task's solution to run once for them."""
+    steps = (step.verifier.timeout_sec for step in config.steps or ())
+    least = min([config.verifier.timeout_sec, *(own for own in steps if own)])
+    return VERIFICATIONS + (config.agent.timeout_sec or SOLUTION_SEC) / least
 
 
 class GradingVerifier(SafeVerifier):

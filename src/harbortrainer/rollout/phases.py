@@ -11,7 +11,6 @@ from harbortrainer.harbor import boundary
 from harbortrainer.policy.clock import Clock
 from harbortrainer.rollout.agent_session import AgentSession, Policy, answering
 from harbortrainer.rollout.gates import Gates, ObservedTrial, TrialState
-from harbortrainer.rollout.grading import VERIFICATIONS
 from harbortrainer.rollout.slots import Slots
 
 if TYPE_CHECKING:  # slow to import
@@ -52,7 +51,7 @@ class Phases:
         self._daemon = daemon
         self._observed = observed
         # the part of the trial's time that the agent has to leave to the verifier
-        self._reserve = min(trial.verifier_timeout_sec / VERIFICATIONS + VERIFIER_SLACK_SEC, limit_sec / 4)
+        self._reserve = min(trial.task.config.verifier.timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)
         self._held: Slots | None = None
         self._lent = 0.0  # seconds beyond the trial's limit, for verifications alone
         self._started = 0.0  # when it could start, with a slot among the starting

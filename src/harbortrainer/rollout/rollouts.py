@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections import ChainMap, Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -29,7 +29,7 @@ from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.policy.users import Users
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.concurrency import ParallelLimit
-from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver
+from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver, n_containers
 from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
 from harbortrainer.rollout.venue import Progress, Room, RunParts, Say, TrialRequest, Venue
@@ -42,9 +42,9 @@ log = logging.getLogger("harbortrainer")
 
 @dataclass(slots=True)
 class Patience:
-    """Gives a batch up after `most` faults in more than one task without any grade."""
+    """Gives a batch up after `most()` faults in more than one task without any grade."""
 
-    most: int
+    most: Callable[[], int]
     graded: bool = False
     faults: list[Trajectory] = field(default_factory=list)
 
@@ -53,7 +53,7 @@ class Patience:
         self.graded = self.graded or trajectory.reward is not None
         if trajectory.outcome is Outcome.INFRASTRUCTURE_ERROR:
             self.faults.append(trajectory)
-        if not self.graded and len(self.faults) >= self.most and len({fault.task_name for fault in self.faults}) > 1:
+        if not self.graded and len(self.faults) >= self.most() and len({fault.task_name for fault in self.faults}) > 1:
             raise _refusal(self.faults)
 
 
@@ -217,8 +217,14 @@ class Rollouts:
             room.close_batch(trials_dir, n_trials)
 
     def patience(self) -> Patience:
-        """For the trials of one batch."""
-        return Patience(2 * self._gates.running.limit)
+        """For the trials of one batch: twice those that may run at once, on all hosts that have joined."""
+        gates = self._gates
+
+        def most() -> int:
+            agents, places = gates.running.limit, gates.containers.limit
+            return 2 * max(agents, agents * places // n_containers(self._settings.config, agents))
+
+        return Patience(most)
 
     def refuse_all_lost(self, groups_P: Sequence[TrajectoryGroup]) -> None:
         """Raise when all trials are lost, or the agent itself is at fault.

@@ -25,7 +25,7 @@ from harbortrainer.rollout.agents import program_of
 from harbortrainer.rollout.depends import read as read_depends
 from harbortrainer.rollout.fleet import Host
 from harbortrainer.rollout.gates import ObservedTrial
-from harbortrainer.rollout.grading import VERIFICATIONS, VERIFIER, unasked
+from harbortrainer.rollout.grading import VERIFIER, most_limits, unasked
 from harbortrainer.rollout.outcome import Verdict, classify, failed_install, recorded
 from harbortrainer.rollout.phases import Phases
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, conversing
@@ -186,11 +186,13 @@ def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "Tria
 
     `key`: of an agent in the container; Harbor masks it in its files.
     """
+    from harbor.models.task.config import TaskConfig as TaskFile
     from harbor.models.trial.config import TaskConfig, TrialConfig, VerifierConfig
 
     from harbortrainer.rollout.environment import environment_config, with_agent
 
     config, folder = host.parts.config, folder_of(request.task)
+    task = TaskFile.model_validate_toml((folder / "task.toml").read_text())
     environment = environment_config(config.environment_type, config.environment_kwargs, folder, host.parts.run_id)
     return TrialConfig(
         task=TaskConfig(path=folder, source=folder.parent.name),
@@ -198,7 +200,7 @@ def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "Tria
         trials_dir=request.trials_dir,
         agent=_agent_config(request.name, config, key),
         verifier=VerifierConfig(env={MODE: request.mode}, import_path=VERIFIER),
-        verifier_timeout_multiplier=VERIFICATIONS,
+        verifier_timeout_multiplier=most_limits(task),
         environment=with_agent(environment, folder, config),
         agent_timeout_multiplier=LATER,
     )

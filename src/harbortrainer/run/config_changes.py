@@ -10,6 +10,7 @@ from typing import Any
 import chz
 
 from harbortrainer.cli.arguments import given, read_arguments
+from harbortrainer.commands import COMMAND, SFT, TRAIN
 from harbortrainer.config import (
     ADDRESS,
     FIXED,
@@ -23,7 +24,7 @@ from harbortrainer.config import (
 from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.run.directory import COMMAND, SFT, TRAIN, RunDirectory, find_run, open_run_directory
+from harbortrainer.run.directory import RunDirectory, find_run, open_run_directory
 from harbortrainer.setting import FORMER, Resume, settings, shown
 
 log = logging.getLogger("harbortrainer")

@@ -1,6 +1,7 @@
 """The run directory: paths of a run's files, its creation, its ids and its lock."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -12,13 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harbortrainer.commands import PLAN_FILE, continuing
 from harbortrainer.durable.files import make_folder, read_json, sync_folder, write_json
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import BatchKind, batch_name
 
-PLAN_FILE = "plan.json"  # of an evaluation: its policies and tasks
 DATASET_FILE = "conversations.json"  # of a fine-tuning run: what it was trained on
-COMMAND, TRAIN, SFT = "command", "train", "sft"  # a key of config.json, and its values; without it: train
 
 
 class _Entry:
@@ -58,8 +58,7 @@ class RunDirectory:
     @property
     def resume(self) -> str:
         """The command that continues the run."""
-        command = read_json(self.config).get(COMMAND, TRAIN) if self.config.is_file() else TRAIN
-        return f"python -m src.{command} resume={self.path}"
+        return continuing(self.path)
 
     def batch(self, kind: BatchKind, step: int) -> Path:
         """The trials' folders of one batch."""
@@ -83,7 +82,7 @@ class RunIds:
 
 
 def new_run_directory(logs_dir: str, name: str | None, label: str, files: Mapping[str, Any]) -> RunDirectory:
-    """Create the folder of a new run: `name`, or `label` and the time. It appears with all `files` (JSON) and run.json.
+    """Create the folder of a new run: `name`, or `label` and the time. It appears with all `files` and run.json.
 
     Raises UserError when the folder cannot be written or exists already, DiskFault.
     """
@@ -99,15 +98,30 @@ def new_run_directory(logs_dir: str, name: str | None, label: str, files: Mappin
         for file, value in files.items():
             write_json(growing / file, value)
         write_json(growing / run.ids.name, asdict(RunIds.new()))
-        if run.path.exists():
-            raise UserError(
-                f"run_name={folder}: {run.path} exists; continue it with resume={run.path} or choose another run_name"
-            )
-        growing.rename(run.path)
+        while not _renamed(growing, run.path):
+            if name is not None:
+                raise UserError(
+                    f"run_name={folder}: {run.path} exists; continue it with resume={run.path} or choose another "
+                    "run_name"
+                )
+            run = RunDirectory(run.path.with_name(f"{folder}-{secrets.token_hex(2)}"))  # another began in this second
         sync_folder(run.path.parent)
     finally:
         shutil.rmtree(growing, ignore_errors=True)
     return run
+
+
+def _renamed(growing: Path, path: Path) -> bool:
+    """Whether the folder has the name now; False = another one has it."""
+    if path.exists():
+        return False
+    try:
+        growing.rename(path)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        return False
+    return True
 
 
 def find_run(logs_dir: str, name: str) -> RunDirectory | None:

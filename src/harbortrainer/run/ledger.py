@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
+from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
 from harbortrainer.learning.pace import Place
@@ -69,10 +70,10 @@ class Ledger:
     def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
         """Record a start; not fsynced, since a crash of the machine that loses this line also loses the trial.
 
-        `host`: "" = the machine of the run. `agent`: "" = the policy alone.
+        `host`: "" = the machine of the run. `agent`: "" = the policy alone, in a conversation without a container.
         """
         record = {"event": "started", "trial": trial_name, "task": task_name, "attempt": attempt}
-        optional = {"host": host, "agent": agent}
+        optional = {"host": host, "agent": agent, "conversation": not agent}
         self._append(record | {name: value for name, value in optional.items() if value}, durable=False)
 
     def ended(self, trajectory: Trajectory, disposition: str, at: float | None = None) -> None:
@@ -115,6 +116,7 @@ class Ledger:
     ) -> None:
         """Record the update of `step`. `updates`: trials of each optimizer step, in order; none for a skipped batch.
 
+        A trial of the batch that is in none of them is too far from the policy to learn from.
         `scored`: tokens that other weights scored, by trial. Warns when the step was trained on before a restored state
         with another batch.
         """
@@ -127,7 +129,9 @@ class Ledger:
             "rewards": batch.rewards,
             "advantages": batch.advantages,
         }
-        optional = {"masked": list(batch.masked), "left_out": batch.left_out}
+        learned = {trial for part in updates for trial in part}
+        too_far = [trial for trial in trials if trial not in learned]
+        optional = {"masked": list(batch.masked), "left_out": batch.left_out, "too_far": too_far}
         record |= {name: value for name, value in optional.items() if value}
         if len(updates) > 1:
             record["updates"] = [list(part) for part in updates]
@@ -269,8 +273,9 @@ class Ledger:
             self._add(record, -1)
 
     def _add(self, record: Mapping[str, Any], sign: int) -> None:
-        self.counts["trained"] += sign * len(record["trials"])
-        self.counts["masked"] += sign * len(record.get("masked", ()))
+        too_far = len(record.get("too_far", ()))
+        self.counts["trained"] += sign * (len(record["trials"]) - too_far)
+        self.counts["masked"] += sign * (len(record.get("masked", ())) + too_far)
 
     def _count_end(self, record: Mapping[str, Any]) -> None:
         disposition = record["fate"].split()[0]
@@ -291,6 +296,19 @@ class Ledger:
             self._faults.setdefault(record["task"], []).append(fault)
         if disposition == "quarantined":
             self.quarantined.setdefault(record["task"], f"{record['outcome']}: {record['cause']}")
+
+
+def require_ledger(path: Path, field: str = "resume=") -> None:
+    """Raise UserError, which begins with `field`, when the folder has work of a run that no ledger counts."""
+    if path.exists() and path.stat().st_size:
+        return
+    run = path.parent
+    steps = [row["global_step"] for row in read_lines(run / "metrics.jsonl")]
+    steps += [record["step"] for record in read_lines(run / "checkpoints.jsonl")]
+    if any(steps) or next((run / "trajectories").glob("*/*.npz"), None) is not None:
+        raise UserError(
+            f"{field}{run}: {path.name}, which counts its trials and tokens, is missing; restore it or start a new run"
+        )
 
 
 def updates_that_count(records: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from harbortrainer.commands import PLAN_FILE
 from harbortrainer.config import SftConfig
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
@@ -19,7 +20,7 @@ from harbortrainer.learning.trajectory import Trajectory, TrialName
 from harbortrainer.policy.api.normal import tool
 from harbortrainer.policy.chat_template import ChatTemplate, Renderer
 from harbortrainer.policy.tools import Tool
-from harbortrainer.run.directory import DATASET_FILE, PLAN_FILE, RunDirectory, base_model, open_run_directory
+from harbortrainer.run.directory import DATASET_FILE, RunDirectory, base_model, open_run_directory
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.sft.conversation import Conversation, of_messages, of_trajectory
 from harbortrainer.tasks.split import SPLIT_FILE

@@ -13,12 +13,14 @@ from harbortrainer.backend.terms import Terms, agree_on_sft
 from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Budget, Pricing, count, no_price, pricing_of
 from harbortrainer.cli.output import counted
+from harbortrainer.commands import command
 from harbortrainer.config import SftConfig
 from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.run.config_changes import ConfigHistory, note, to_json, to_save
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory, held, new_run_directory, open_run_directory
+from harbortrainer.run.ledger import require_ledger
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.sft.dataset import Dataset, check_same, load_dataset
 from harbortrainer.sft.trainer import HELD_OUT, Lessons, SftTrainer, best_step, waited
@@ -91,6 +93,7 @@ def prepare(config: SftConfig, outside: Outside) -> Prepared:
     dataset = load_dataset(config, template)
     earlier = None if config.resume is None else open_run_directory(config.resume)
     if earlier is not None:
+        require_ledger(earlier.ledger)
         check_same(earlier, dataset)
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
@@ -132,7 +135,7 @@ async def run_sft(config: SftConfig, stop: Stop | None = None, outside: Outside 
             display.announce(f"{config.resume} is complete; to continue, give a higher n_epochs, max_steps or patience")
             return 0
         async with wire(prepared, display, stop, outside) as trainer:
-            done = f"done; train on it with: python -m src.train init_from={trainer.run_directory.path} ..."
+            done = f"done; train on it with: {command(f'train init_from={trainer.run_directory.path}')} ..."
             return await trainer.finish(outside, done)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DIGESTS = "DIGESTS"  # beside fetched tasks: a line `SHA256  NAME` for each, and their origin
 DATASET = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[^/@]+@[^/@]+")  # NAME@VERSION and ORG/NAME@VERSION of a registry
+_HOST = re.compile(r"\w+://[^/]*|[^/:]*:")  # of https://USER@HOST/PATH and USER@HOST:PATH
 _log = logging.getLogger("harbortrainer")
 _OFFLINE = "this needs the internet, or give a folder that holds the tasks already"
 
@@ -56,7 +57,7 @@ def fetch_git(given: str, cache: Path) -> tuple[Path, str]:
     once. When a fetch fails, the commit fetched last for the revision is used, with a warning.
     """
     address, _, folder = given.removeprefix("git+").partition("#")
-    url, _, revision = address.rpartition("@") if "@" in address.rsplit("/", 1)[-1] else (address, "", "")
+    url, revision = _split(address)
     place = cache / "git" / hashlib.sha256(url.encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
     with (place / "lock").open("w") as lock:
@@ -68,6 +69,15 @@ def fetch_git(given: str, cache: Path) -> tuple[Path, str]:
     if not (place / commit / folder).is_dir():
         raise UserError(f"{given}: no folder {folder} at commit {commit[:12]}; name one of the repository after #")
     return place / commit / folder, commit
+
+
+def _split(address: str) -> tuple[str, str]:
+    """URL and revision, "" = none. The revision, which may have slashes, is behind the last @ of the path."""
+    host = _HOST.match(address)
+    at = address.rfind("@", host.end() if host else 0)
+    if at <= 0 or address[at - 1] == "/" or Path(address.removeprefix("file://")).exists():
+        return address, ""
+    return address[:at], address[at + 1 :]
 
 
 def fetch_dataset(name: str, registry: str | None, folder: Path) -> str:

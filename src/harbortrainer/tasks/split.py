@@ -184,14 +184,18 @@ def check_split(run: Path, train: Sequence[Task], held_out: Sequence[Task]) -> N
 def check_held_out(
     record: Mapping[str, Any], tasks: Sequence[Task], run: str, allow_family_overlap: bool = False
 ) -> None:
-    """Check that `run` may be evaluated on these tasks. Raises UserError if it was trained on one, or on its family."""
+    """Check that `run` may be evaluated on these tasks. Raises UserError if it was trained on one, or on its family.
+
+    The run's own `allow_family_overlap` allows nothing here: it is of its own split.
+    """
     trained = [
         Identity(name, known["digest"], tuple((reason, key) for reason, key in known["keys"]), known["declared"])
         for name, known in record["train"].items()
     ]
     found = overlaps(trained, list(map(identify, tasks)))
-    allowed = allow_family_overlap or record["allow_family_overlap"]
-    _refuse_overlap(f"evaluation of {run}", found, allowed, "leave the first of each pair out (tasks_exclude)")
+    _refuse_overlap(
+        f"evaluation of {run}", found, allow_family_overlap, "leave the first of each pair out (tasks_exclude)"
+    )
 
 
 def _refuse_overlap(

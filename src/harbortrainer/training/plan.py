@@ -23,7 +23,7 @@ from harbortrainer.run import agent_pack
 from harbortrainer.run.checkpoints import CheckpointLog, Keep
 from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
-from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.setting import changed
 from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
@@ -105,6 +105,7 @@ def make_plan(config: Config) -> RunPlan:
     )
     earlier = None if config.resume is None else open_run_directory(config.resume)
     if earlier is not None:
+        require_ledger(earlier.ledger)
         check_split(earlier.path, train, held_out)
         if config.agents_dir is not None:
             agent_pack.check_pack(config, read_json(earlier.path / "versions.json"))

@@ -84,9 +84,7 @@ def check_unseen(start: SavedState, held_out: Sequence[Task], allow_family_overl
     while folder is not None:
         run = RunDirectory(Path(folder))
         if (split := run.path / SPLIT_FILE).exists() and held_out:
-            check_held_out(
-                read_json(split, "train", "allow_family_overlap"), held_out, start.given, allow_family_overlap
-            )
+            check_held_out(read_json(split, "train"), held_out, start.given, allow_family_overlap)
         if (data := run.path / DATASET_FILE).exists():
             _check_conversations(read_json(data, "tasks")["tasks"], held_out, start.given)
         state = read_json(run.effective).get(KEY) if run.effective.exists() else None

@@ -119,7 +119,7 @@ class Terminus2Trainer(Loop[Config, Parts]):
         with usage.timed("update"):
             updated = await self._update(batch)
         with usage.timed("publish"):
-            await self._publish(changed=bool(batch.sequences_D))
+            await self._publish(changed=not updated["train/skipped_batch"])
         flow.published(self.step)
         load = await self.parts.display.server_load()
         if config.max_steps_off_policy:  # trials run during the whole step

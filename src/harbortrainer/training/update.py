@@ -51,36 +51,36 @@ class Updater:
         self.log_ratios: dict[str, np.ndarray] = {}  # trainer to sampler, by trial
 
     async def update(self, step: int, batch: TrainingBatch) -> dict[str, float]:
-        """Train on the batch. A batch without any signal takes no optimizer step and is counted."""
+        """Train on the batch. One without signal, or whose trials are all too old, takes no optimizer step, counted."""
         if not batch.sequences_D:
             return {"train/skipped_batch": 1.0}
         sequences_D, metrics = batch.sequences_D, {}
         if self._references is not None:
             compared = await self._references.compare(step, sequences_D, self._config)
             sequences_D, metrics, self.scored = compared.sequences_D, compared.metrics, compared.scored
-        sampled_D, trained_D = sequences_D, None
+        sampled_D, trained_D, too_far = sequences_D, None, set[str]()
         if self._config.max_steps_off_policy and self._config.loss_fn == "importance_sampling":
             trained_D = await self._policy.logprobs(sampled_D)
-            sequences_D, masked = truncated(sampled_D, trained_D, self._config.importance_cap)
-            metrics["off_policy/masked_trials"] = float(len(masked))
-        parts = optimizer_batches(sequences_D, self._config, step)
+            sequences_D, too_far = truncated(sampled_D, trained_D, self._config.importance_cap)
+            metrics["off_policy/masked_trials"] = float(len(too_far))
+        parts = optimizer_batches(sequences_D, self._config, step, too_far)
         results = []
         for substep, part in enumerate(parts):
             adam = adam_at(step * self._config.num_substeps + substep, self._optimizer_steps, self._config)
             result = await self._policy.update(
                 part, loss_fn=self._config.loss_fn, loss_fn_config=loss_settings(self._config), adam=adam
             )
-            results.append((part, result))
+            results.append(result)
             self.trials.append(list(dict.fromkeys(sequence.trial_name for sequence in part)))
-            metrics["optim/learning_rate"] = adam.learning_rate
+            metrics |= result.metrics | {"optim/learning_rate": adam.learning_rate}
             if trained_D is None:
                 self.log_ratios |= trainer_log_ratios(part, result.logprobs_D)
         if trained_D is not None:
             self.log_ratios = trainer_log_ratios(sampled_D, trained_D)
         else:  # of the first optimizer step: later ones have other weights
-            sampled_D, trained_D = parts[0], results[0][1].logprobs_D
-        metrics |= results[-1][1].metrics | self._ratio_metrics(sampled_D, trained_D)
-        return metrics | {"train/skipped_batch": 0.0, "optim/steps": float(len(parts))}
+            sampled_D, trained_D = parts[0], results[0].logprobs_D
+        metrics |= self._ratio_metrics(sampled_D, trained_D)
+        return metrics | {"train/skipped_batch": float(not parts), "optim/steps": float(len(parts))}
 
     def _ratio_metrics(
         self, sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray]

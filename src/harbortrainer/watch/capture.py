@@ -10,6 +10,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TextIO, override
 
+from harbortrainer.errors import indented
+
 OURS = ("harbortrainer", "src")
 HARBORS = "harbortrainer.harbor"  # Harbor's log, passed on by ours
 NAME = "run.log"
@@ -62,16 +64,11 @@ class RunLog(RotatingFileHandler):
 class _Format(logging.Formatter):
     @override
     def format(self, record: logging.LogRecord) -> str:
-        """Indent the lines after the first."""
+        """The record as a line, or as a line with others set in."""
         text = super().format(record)
         if len(text) > MAX_TEXT:
             text = f"{text[:MAX_TEXT]} … {len(text) - MAX_TEXT} characters more"
-        return harmless(text).replace("\n", "\n    ")
-
-
-def harmless(text: str) -> str:
-    """Replace control characters: a policy may write some to control the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+        return indented(text)
 
 
 class WarningHandler(logging.Handler):

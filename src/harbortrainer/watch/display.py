@@ -14,10 +14,11 @@ from rich.console import Console
 
 from harbortrainer.backend.load import Load
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import indented
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.stopping import Stop
-from harbortrainer.watch.capture import RunLog, WarningHandler, captured, harmless
+from harbortrainer.watch.capture import RunLog, WarningHandler, captured
 from harbortrainer.watch.view import LiveView, Notes, RunState
 
 Mode = Literal["auto", "plain", "quiet"]
@@ -154,7 +155,7 @@ class Display:
 
     def _print(self, text: str) -> None:
         elapsed = time.monotonic() - self._start
-        line = f"[{int(elapsed // 60):3d}:{elapsed % 60:04.1f}] {harmless(text)}"
+        line = f"[{int(elapsed // 60):3d}:{elapsed % 60:04.1f}] {indented(text)}"
         with self._lock:
             self._console.print(line, markup=False)
 
@@ -164,7 +165,7 @@ class Display:
         if self._live is not None:
             self._print(line)
         elif self._mode != "quiet" or level >= logging.ERROR:
-            print(harmless(line), file=self._errors, flush=True)
+            print(indented(line), file=self._errors, flush=True)
 
     def _notes(self) -> Notes:
         """The cost so far, and the effect of Ctrl-C or the progress of a stop."""

@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from harbortrainer.venues.hosts.remote import HostLost, RemoteHost
 RESOURCE = "trials"  # what a node must offer; its value is the number of its places
 NAMESPACE = "harbortrainer"
 LOOK_SEC = 5.0  # between two looks for new nodes
+SLOW_SEC = 15.0  # for an answer of the head, which Ray waits for a minute for
 STOP_SEC = 60.0  # for actors of an earlier process of the run to clean up
 CHUNK = 16 * 1024**2  # bytes of images at once
 INSTALL = "hosts=ray: ray is not installed; run scripts/setup.sh --ray here and on each host"
@@ -117,7 +118,7 @@ class RayCluster:
         while True:
             await asyncio.sleep(LOOK_SEC)
             try:
-                for node in await asyncio.to_thread(_nodes):
+                for node in await _told_if_slow(asyncio.to_thread(_nodes)):
                     if node["NodeID"] not in self._hosts and node["NodeID"] not in self._refused:
                         await self._join_later(fleet, node, say)
                 away = False
@@ -256,6 +257,22 @@ def _connect() -> None:
 
 def _disconnect() -> None:
     _ray().shutdown()
+
+
+async def _told_if_slow[T](asked: Awaitable[T]) -> T:
+    """The cluster's answer. Warns while it stays away, since Ray ends this process without a word of ours then."""
+    loop = asyncio.get_running_loop()
+    warning = loop.call_later(
+        SLOW_SEC,
+        log.warning,
+        "hosts=ray: the cluster's head has not answered for %.0f s; where it stays away, Ray ends this process after a "
+        "minute: start the head and the hosts again, and continue with resume=RUN_DIR",
+        SLOW_SEC,
+    )
+    try:
+        return await asked
+    finally:
+        warning.cancel()
 
 
 @contextlib.contextmanager

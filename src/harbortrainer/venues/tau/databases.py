@@ -2,7 +2,8 @@
 
 import copy
 import json
-from typing import Any
+from collections.abc import MutableMapping
+from typing import Any, Self
 
 State = dict[tuple[str, str], str | None]  # (field, key) -> dump of what differs from the base; None = it was deleted
 
@@ -32,6 +33,27 @@ class CopyOnRead(dict[str, Any]):
     def __delitem__(self, key: str) -> None:
         super().__delitem__(key)
         self.own.add(key)
+
+    # dict's own pass the methods above by
+    clear = MutableMapping.clear
+    update = MutableMapping.update
+    setdefault = MutableMapping.setdefault
+
+    def pop(self, key: str, *default: Any) -> Any:
+        if default and key not in self:
+            return default[0]
+        value = self[key]
+        del self[key]
+        return value
+
+    def popitem(self) -> tuple[str, Any]:
+        for key in reversed(self):
+            return key, self.pop(key)
+        raise KeyError("popitem(): dictionary is empty")
+
+    def __ior__(self, other: Any) -> Self:
+        self.update(other)
+        return self
 
 
 def fresh(base: Any) -> Any:
