@@ -123,6 +123,7 @@ FORMER = {
     "tasks_registry": Former(None, "fetch once: harbortrainer tasks get NAME@VERSION registry=FILE to=FOLDER"),
     "suspect": Former("mask", _NO_MARKS),
     "outcome_policy.suspect": Former("train", _NO_MARKS),
+    "environment_kwargs.keep_processes": Former(False, "the agent's processes live on; leave it out"),
     "allow_broken_tasks": Former(False, "name them: tasks_exclude=a,b"),
 }
 

@@ -88,7 +88,8 @@ def mark_as_earlier_versions_did(run: RunDirectory) -> None:
         meta |= {"suspect": reason, "stats": meta["stats"] | {"verification_seconds": 0.2}}
         np.savez_compressed(path, allow_pickle=False, **arrays | {"meta": np.array(json.dumps(meta))})
     saved = read_json(run.config)
-    write_json(run.config, saved | {"outcome_policy": {"suspect": "mask", "max_turns": "mask"}})
+    former = {"outcome_policy": {"suspect": "mask", "max_turns": "mask"}, "environment_kwargs": {"keep_processes": True}}
+    write_json(run.config, saved | former)
     rows = read_lines(run.metrics)
     run.metrics.write_text("".join(json.dumps(row | {"rollout/suspect": 4.0}) + "\n" for row in rows))
 
@@ -102,7 +103,8 @@ async def test_a_run_of_a_version_that_marked_trials_goes_on_is_replayed_and_sho
     assert replay(run, replay_arguments([str(run.path)])).rebuilt
     events = await again.process("n_epochs=2")
     assert of("restore", events) and again.steps()[-1] == 4
-    assert "outcome_policy.suspect=mask is no longer a setting and has no effect" in caplog.text
+    for name in ("outcome_policy.suspect=mask", "environment_kwargs.keep_processes=true"):
+        assert f"{name} is no longer a setting and has no effect" in caplog.text
     report = replay(run, replay_arguments([str(run.path)]))
     assert report.rebuilt and len(report.steps) == 4
     assert write_report(run.path).stat().st_size > 10_000
