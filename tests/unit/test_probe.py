@@ -1,15 +1,18 @@
 """The probe's own parts: reports, their cache, judgements. What it finds on real servers: tests/integration."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import tinker
 from rich.console import Console
 
 from harbortrainer.durable.files import cache_folder
 from harbortrainer.errors import BackendError
-from harbortrainer.probe import losses, session
+from harbortrainer.probe import losses, sampling, session
 from harbortrainer.probe.losses import DATUMS, VARIANTS, datums_of, norm_places, places
 from harbortrainer.probe.noise import nearer, scatter
 from harbortrainer.probe.optimizer import shrunk
@@ -170,6 +173,57 @@ def test_the_time_limit_is_for_each_answer_and_not_for_a_whole_chain():
             await session._all([answer(0.1), answer(600 * limit)])
 
     in_virtual_time(chains())
+
+
+class Scored:
+    """A training client whose logprobs are all `logprob`; as a sampling client it gives `scored` for a prompt."""
+
+    def __init__(self, logprob: float, scored: float = 0.0) -> None:
+        self.logprob, self.scored = logprob, scored
+
+    async def forward_backward(self, data: Sequence[tinker.Datum], loss_fn: str) -> object:
+        values = [SimpleNamespace(data=[self.logprob] * datum.model_input.length) for datum in data]
+        return SimpleNamespace(loss_fn_outputs=[{"logprobs": one} for one in values])
+
+    async def optim_step(self, adam: tinker.AdamParams) -> object:
+        return SimpleNamespace(metrics={})
+
+    async def sample(self, prompt: tinker.ModelInput, *rest: object, include_prompt_logprobs: bool) -> object:
+        assert prompt.length > session.N_TOKENS
+        return SimpleNamespace(prompt_logprobs=[None, *[self.scored] * (prompt.length - 1)])
+
+
+class Waiting:
+    """A ProbeSession's waiting, with the noise that it has measured."""
+
+    token_noise = 1e-6
+    client = Scored(-2.0)
+
+    async def wait(self, what: str, work: Awaitable[object]) -> object:
+        return await work
+
+
+@pytest.mark.parametrize(("sampled", "words"), [(-2.02, ""), (-2.8, "differ by 0.8"), (float("nan"), "differ by nan")])
+async def test_samples_of_another_policy_than_the_trained_one_are_a_fact(sampled, words):
+    findings, sample = (
+        ProbeFindings(),
+        tinker.SampledSequence("length", "", _tokens_list=[5] * 8, _logprobs_list=[sampled] * 8),
+    )
+    waiting: Any = Waiting()
+    await sampling._agreement(waiting, waiting.client, sample, sample, findings)
+    fact = findings.facts.get("wrong", "")
+    assert fact.count("sampler against trainer, temperature") == (2 if words else 0) and words in fact
+    assert {row.verdict for row in findings.rows} == {"differs" if words else "same"}
+
+
+@pytest.mark.parametrize(("scored", "shows"), [(-2.0, False), (-2.6, True)])
+async def test_padding_that_shows_is_a_fact(scored, shows):
+    findings = ProbeFindings()
+    waiting: Any = Waiting()
+    sampler: Any = Scored(-2.0, scored)
+    await sampling._padding(waiting, sampler, findings)
+    assert findings.facts.get("wrong", "").startswith("the same tokens with other padding: logprobs") is shows
+    assert [row.verdict for row in findings.rows] == ["differs" if shows else "same"]
 
 
 async def test_a_fault_in_one_part_is_a_row():

@@ -41,6 +41,7 @@ def test_context_beyond_tinker_cloud_is_refused_and_free_on_the_own_server():
         ),
         ({}, {"reduction": "unknown"}, r"loss_norm=token_mean: .*src\.doctor"),
         ({"kl_penalty_coef": 0.1}, {"prompt_logprobs": False}, r"kl_penalty_coef=0\.1: .*no reference.*set it to 0"),
+        ({}, {"wrong": "ROW"}, r"model_name=Qwen/Qwen3-4B: .*another policy would learn.*\(ROW\).*src\.doctor$"),
         ({}, {"can_sample": False}, r"backend=skyrl-tx: .*cannot sample.*start_skyrl_tx\.sh Qwen/Qwen3-4B"),
     ],
 )

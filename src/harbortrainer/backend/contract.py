@@ -31,6 +31,7 @@ class Contract:
     prompt_logprobs: bool  # it scores given tokens, with the base model too
     can_sample: bool
     sampler: str = ""  # what computes its samples, as `sampler_name` gives it
+    wrong: str = ""  # the rows by which samples are not of the weights in training, or padding shows
 
 
 TINKER_DOCUMENTS = Contract(

@@ -50,7 +50,7 @@ def adam_settings(config: RunSettings) -> dict[str, float]:
 def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
     """The terms of this run on this server. Raises UserError: field, value, reason and fix of all that it cannot do."""
     problems = [*_loss_problems(config, kind, contract), *_optimizer_problems(config, kind, contract)]
-    problems += [*_server_problems(config, kind, contract)]
+    problems += [*_server_problems(config, kind, contract), *_wrong(config, kind, contract)]
     problems += _late_sample_problems(config, kind, contract)
     problems += filter(None, [context_problem(config, kind, max_context)])
     if problems:
@@ -60,7 +60,7 @@ def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int
 
 def agree_on_sft(config: SftConfig, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
     """The terms of a run of fine-tuning. Raises UserError like `agree`."""
-    problems = [*_optimizer_problems(config, kind, contract)]
+    problems = [*_optimizer_problems(config, kind, contract), *_wrong(config, kind, contract)]
     problems += filter(None, [context_problem(config, kind, max_context)])
     if "cross_entropy" not in contract.losses:
         problems.append(f"backend={config.backend}: {kind.name} refuses the loss cross_entropy; {DOCTOR}")
@@ -107,6 +107,14 @@ def _server_problems(config: Config, kind: ServerKind, contract: Contract) -> It
         yield (
             f"kl_penalty_coef={config.kl_penalty_coef}: {kind.name} gives no logprobs of given tokens, so there is no "
             "reference to compare with; set it to 0"
+        )
+
+
+def _wrong(config: RunSettings, kind: ServerKind, contract: Contract) -> Iterator[str]:
+    if contract.wrong:
+        yield (
+            f"model_name={config.model_name}: {kind.name} computes it wrongly, so that another policy would learn than "
+            f"is sampled ({contract.wrong}); no setting mends that: take another model or server; {DOCTOR}"
         )
 
 

@@ -57,6 +57,7 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
         prompt_logprobs=facts.prompt_logprobs != "refused",
         can_sample=facts.can_sample,
         sampler=sampler,
+        wrong=facts.wrong,
     )
 
 

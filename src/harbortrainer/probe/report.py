@@ -45,6 +45,7 @@ class Facts:
     frozen_samplers: bool | None = None  # a sampling client keeps the weights that it was made of
     sampling_keeps_training: bool | None = None  # sampling never changes the weights in training
     can_sample: bool = False
+    wrong: str = ""  # the rows by which samples are not of the weights in training, or padding shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class ServerReport:
     measured_at: str  # ISO 8601, UTC
     facts: Facts
     rows: tuple[Row, ...]
-    format: Literal[3] = 3  # a report of another format is measured again
+    format: Literal[4] = 4  # a report of another format is measured again
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)

@@ -20,6 +20,8 @@ from harbortrainer.probe.session import (
     TOKENS,
     ProbeSession,
     drop_gradient,
+    run_chain,
+    tokens_of,
     total,
     weighted,
 )
@@ -68,6 +70,8 @@ async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
     findings.facts["can_sample"] = True
     findings.row(GROUP, "samples with this SDK", "yes", "same")
     await _agreement(session, client, warm, cold, findings)
+    if scored:
+        await _padding(session, sampler, findings)
 
 
 async def _agreement(
@@ -78,18 +82,32 @@ async def _agreement(
     findings: ProbeFindings,
 ) -> None:
     """Compare the sampler's logprobs with the trainer's, which are of temperature 1."""
-    texts = ((1.0, warm), (COLD, cold))
-    data = [weighted(1.0, [*TOKENS[:PROMPT_TOKENS], *one.tokens]) for _, one in texts]
+    texts = ((1.0, warm, NEW_TOKENS), (COLD, cold, NEW_TOKENS // 2))  # of two lengths, so that one may be padded
+    data = [weighted(1.0, [*TOKENS[:PROMPT_TOKENS], *one.tokens[:count]]) for _, one, count in texts]
     output = await session.wait("forward_backward", client.forward_backward(data, "cross_entropy"))
     await drop_gradient(session, client)
-    limit = min(FAR, max(CLOSE, TIMES_NOISE * session.token_noise))
-    for (temperature, one), result in zip(texts, output.loss_fn_outputs, strict=True):
+    for (temperature, one, count), result in zip(texts, output.loss_fn_outputs, strict=True):
         trained = np.array(result["logprobs"].data, float)[PROMPT_TOKENS - 1 :]
-        apart = np.abs(trained - np.array(one.logprobs, float))
-        what = f"sampler against trainer, temperature {temperature:g}"
-        value = f"logprobs differ by {apart.mean():.2g} (mean), {apart.max():.2g} (largest)"
-        note = "" if apart.mean() < limit else "importance ratios are off by as much; see metric logprobs/*"
-        findings.row(GROUP, what, value, "same" if apart.mean() < limit else "differs", note)
+        apart = np.abs(trained - np.array(one.logprobs, float)[:count])
+        _compare(session, f"sampler against trainer, temperature {temperature:g}", apart, findings)
+
+
+async def _padding(session: ProbeSession, sampler: tinker.SamplingClient, findings: ProbeFindings) -> None:
+    """Train TOKENS alone, and score a longer prompt that begins with them: a server pads the two differently."""
+    alone = (await run_chain(session.client)).logprobs
+    longer = tinker.ModelInput.from_ints([*TOKENS, *tokens_of(1), *tokens_of(2)])
+    within = np.array(known(await asked(session, sampler, longer)), float)[: len(alone)]
+    _compare(session, "the same tokens with other padding", np.abs(within - np.array(alone)), findings)
+
+
+def _compare(session: ProbeSession, what: str, apart: np.ndarray, findings: ProbeFindings) -> None:
+    """A row for two measurements of the same logprobs; added to fact wrong where they differ."""
+    value = f"logprobs differ by {apart.mean():.2g} (mean), {apart.max():.2g} (largest)"
+    if apart.mean() < min(FAR, max(CLOSE, TIMES_NOISE * session.token_noise)):  # not so: NaN
+        findings.row(GROUP, what, value, "same")
+        return
+    findings.row(GROUP, what, value, "differs", "no run is possible: it would train another policy than it samples")
+    findings.facts["wrong"] = "; ".join(filter(None, (findings.facts.get("wrong"), f"{what}: {value}")))
 
 
 async def _scores(session: ProbeSession, sampler: tinker.SamplingClient, findings: ProbeFindings) -> bool:
