@@ -41,6 +41,13 @@ REPAIRS = (
         engine=("engine_own_pass",),
     ),
     Repair(
+        "losses",
+        "losses of the SDK and several targets a token are refused, losses that the SDK lacks are named",
+        f"{API}: ForwardBackwardInput, TensorData; skyrl/tinker/loss_fns.py",
+        api=("api_losses",),
+        engine=("engine_losses",),
+    ),
+    Repair(
         "blocks",
         "layers are computed for all tokens of a pass at once: long contexts do not fit",
         "skyrl/tx/models/qwen3.py: Qwen3MLP; skyrl/tx/layers/attention.py, stacked.py",
@@ -170,8 +177,14 @@ REPAIRS = (
         api=("api_ttl",),
     ),
     Repair(
+        "runs",
+        "what a client says of its model is dropped; checkpoints cannot be published",
+        f"{API}: CreateModelRequest, get_training_run",
+        api=("api_runs", "api_publish"),
+    ),
+    Repair(
         "prune",
-        "the database and the samplers that nobody named grow for ever",
+        "the database, its sessions and the samplers that nobody named grow for ever",
         f"{API}: lifespan; {ENGINE}: TinkerEngine.cleanup_stale_sessions",
         api=("api_prune",),
     ),
@@ -181,6 +194,12 @@ REPAIRS = (
         f"{ENGINE}: TinkerEngine.cleanup_stale_sessions",
         api=("api_listening",),
         engine=("engine_listening",),
+    ),
+    Repair(
+        "leaving",
+        "a model is refused while a client that has gone still holds its slot",
+        f"{ENGINE}: TinkerEngine.find_single_requests",
+        engine=("engine_leaving",),
     ),
     Repair(
         "capabilities",

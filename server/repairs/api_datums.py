@@ -6,6 +6,7 @@ vocabulary are computed with; no length is too long.
 """
 
 # pyright: reportMissingImports=false
+import math
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from skyrl.tinker import api
 
 from repairs.api_limits import context_limit, fitting, vocabulary
 from repairs.api_routes import Endpoint, bad_request, wrap
+from repairs.losses import MOST_TARGETS, RATIO_MASK
 
 TARGETS = "target_tokens"
-NUMBERS = ("weights", "logprobs", "advantages", "values", "returns", "rollout_logprobs")
-SAMPLED = ("importance_sampling", "ppo", "cispo")  # losses that need what was sampled
+NUMBERS = ("weights", "logprobs", "advantages", "values", "returns", "rollout_logprobs", RATIO_MASK)
+SAMPLED = ("importance_sampling", "ppo", "cispo", "gspo", "dro")  # losses that need what was sampled
 
 
 def text_tokens(model_input: api.ModelInput, where: str) -> list[int]:
@@ -60,15 +62,34 @@ def check_datum(index: int, datum: api.Datum, loss_fn: str) -> None:
     inputs = datum.loss_fn_inputs
     if unknown := sorted(inputs.keys() - {TARGETS, *NUMBERS}):
         raise bad_request(f"{where}: {', '.join(unknown)}: no input of any loss here; leave it out")
-    for name in (TARGETS, *(("logprobs", "advantages") if loss_fn in SAMPLED else ())):
+    needed = [TARGETS, *(("logprobs", "advantages") if loss_fn in SAMPLED else ())]
+    for name in (*needed, *([RATIO_MASK] if loss_fn == "gspo" else [])):
         if name not in inputs:
             raise bad_request(f"{where}: {name} is missing, which loss_fn={loss_fn} needs")
+    if loss_fn == "gspo" and not any(inputs[RATIO_MASK].data):
+        raise bad_request(f"{where}: {RATIO_MASK} marks no token")
+    several = targets_each(where, inputs[TARGETS], loss_fn)
     for name, tensor in inputs.items():
-        if len(tensor.data) != n:
-            raise bad_request(f"{where}: {name}: length {len(tensor.data)}, but the input has {n} tokens")
+        asked = [n, several] if several > 1 and name in (TARGETS, "weights") else [n]
+        if len(tensor.data) != math.prod(asked) or (shape_of(tensor) not in ([n, 1], asked)):
+            raise bad_request(f"{where}: {name}: length {shape_of(tensor)}, not {asked}: the input has {n} tokens")
         if not np.isfinite(tensor.data).all():
             raise bad_request(f"{where}: {name}: not all finite (NaN or infinite)")
     check_ids(inputs[TARGETS].data, f"{where}: {TARGETS}")
+
+
+def shape_of(tensor: Any) -> list[int]:
+    return getattr(tensor, "shape", None) or [len(tensor.data)]
+
+
+def targets_each(where: str, targets: Any, loss_fn: str) -> int:
+    """How many targets each token has. Raises 400 where it may have only one, or has too many."""
+    several = shape_of(targets)[1] if len(shape_of(targets)) > 1 else 1
+    if several > 1 and loss_fn != "cross_entropy":
+        raise bad_request(f"{where}: {TARGETS}: shape {shape_of(targets)}; only cross_entropy has several a token")
+    if not 1 <= several <= MOST_TARGETS:
+        raise bad_request(f"{where}: {TARGETS}: {several} a token; from 1 to {MOST_TARGETS} are offered")
+    return several
 
 
 def check(given: api.ForwardBackwardInput) -> None:
@@ -80,6 +101,9 @@ def check(given: api.ForwardBackwardInput) -> None:
             raise bad_request(f"loss_fn_config: {name}={value} is not finite")
     for index, datum in enumerate(given.data):
         check_datum(index, datum, given.loss_fn)
+    numbers = {targets_each("", datum.loss_fn_inputs[TARGETS], given.loss_fn) for datum in given.data}
+    if len(numbers) > 1:
+        raise bad_request(f"{TARGETS}: {sorted(numbers)} targets a token in one request; send each in its own")
 
 
 def checked(stock: Endpoint) -> Endpoint:

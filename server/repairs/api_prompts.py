@@ -10,18 +10,21 @@ samples is taken: lists of as many prompts fill the engine's memory, and an answ
 import math
 from typing import Any
 
-from repairs import api_requests
+from skyrl.tinker import types
+
+from repairs import api_requests, shared
 from repairs.api_datums import check_fits, text_tokens
-from repairs.api_limits import context_limit, own_context, whole_context
+from repairs.api_limits import context_limit, own_context, vocabulary, whole_context
 from repairs.api_routes import Endpoint, bad_request, wrap
 
 ABSENT = (
     "topk_sample_logprobs",
     "target_prompt_logprobs",
     "prompt_alt_tokens_k",
-    "prompt_logprobs_last_n",
     "record_stability_info",
 )
+MOST_LIKELIEST = 128  # tokens at each place of a prompt
+LAST_N = "prompt_logprobs_last_n"  # of a request, until its row is made
 MOST_SAMPLES = 1024  # of one request
 MOST_TOKENS = 1 << 24  # of all its samples: 0.5 GB as JSON, and sqlite keeps 1 GB in one place
 
@@ -62,21 +65,46 @@ def answer_limit(n_prompt: int, max_tokens: int | None, num_samples: int) -> int
     return asked
 
 
+def check_scores(request: api_requests.SampleRequest, n_prompt: int) -> None:
+    top, last_n = request.topk_prompt_logprobs, request.prompt_logprobs_last_n
+    if top > (most := min(MOST_LIKELIEST, vocabulary() // 2)):
+        raise bad_request(f"topk_prompt_logprobs={top}: at most {most}")
+    if last_n is not None and not (request.prompt_logprobs and 1 <= last_n < n_prompt):
+        raise bad_request(f"{LAST_N}={last_n}: needs prompt_logprobs, and 1 to {n_prompt - 1} of {n_prompt} tokens")
+
+
+def remembered(stock: Endpoint) -> Endpoint:
+    async def create_future(
+        session: Any, request_type: Any, model_id: Any, request_data: Any, seq_id: Any = None
+    ) -> int:
+        if request_type == types.RequestType.SAMPLE:
+            request_data.last_n = session.info.pop(LAST_N, None)
+        return await stock(session, request_type, model_id, request_data, seq_id)
+
+    return create_future
+
+
 def checked(stock: Endpoint) -> Endpoint:
-    async def asample(request: api_requests.SampleRequest, **others: Any) -> Any:
+    async def asample(request: api_requests.SampleRequest, session: Any, **others: Any) -> Any:
         check_settings(request)
         n_prompt = len(text_tokens(request.prompt, "prompt"))
+        if request.topk_prompt_logprobs:
+            request.prompt_logprobs = True
+        check_scores(request, n_prompt)
+        session.info[LAST_N] = request.prompt_logprobs_last_n
         max_tokens = answer_limit(n_prompt, request.sampling_params.max_tokens, request.num_samples)
         if request.prompt_logprobs:  # by the engine, whatever samples
             check_fits(n_prompt, "trained", "prompt to be scored")
         if not (request.prompt_logprobs and max_tokens == 1):
             check_fits(n_prompt + max_tokens, "sampled", "prompt and max_tokens")
         params = request.sampling_params.model_copy(update={"max_tokens": max_tokens})
-        return await stock(request=request.model_copy(update={"sampling_params": params}), **others)
+        return await stock(request=request.model_copy(update={"sampling_params": params}), session=session, **others)
 
     return asample
 
 
 def apply() -> None:
     api_requests.apply()
+    shared.apply_samples()
+    wrap("create_future", remembered)
     wrap("asample", checked)

@@ -16,6 +16,7 @@ from repairs.api_routes import open_endpoint
 class CreateModelRequest(api.CreateModelRequest):
     model_seq_id: int | None = None
     optimizer_config: dict[str, Any] | None = None
+    user_metadata: dict[str, Any] | None = None
 
 
 class LoadWeightsRequest(api.LoadWeightsRequest):
@@ -26,6 +27,7 @@ class LoadWeightsRequest(api.LoadWeightsRequest):
     model_seq_id: int | None = None
     base_model: str | None = None
     optimizer_config: dict[str, Any] | None = None
+    user_metadata: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def check_model(self) -> "LoadWeightsRequest":

@@ -13,13 +13,12 @@ from typing import Any
 from pydantic import BaseModel
 from skyrl.tinker import api
 from skyrl.tinker.types import CheckpointType
-from sqlmodel import select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from repairs import api_requests, sdk_rest
 from repairs.api_life import now_and_then
 from repairs.api_names import sampler_name
-from repairs.api_notes import CheckpointNote, Key, forget, note, utc_now
+from repairs.api_notes import CheckpointNote, Key, Published, forget_where, note, utc_now
 from repairs.api_routes import Endpoint, add_route, bad_request, wrap
 
 LONGEST_SEC = 10 * 366 * 24 * 3600
@@ -60,12 +59,16 @@ async def set_ttl(
     unique_id: str, checkpoint_path: str, body: TimeToLive, session: AsyncSession = sdk_rest.OPEN_SESSION
 ) -> None:
     """PUT .../ttl: counts from now; none: no end."""
-    name, kind = api.parse_checkpoint_delete_path(checkpoint_path, None)
-    key = (unique_id, name, kind)
-    if kind is None or await session.get(api.CheckpointDB, key) is None:
-        raise bad_request(f"Checkpoint not found: {unique_id}/{checkpoint_path}", 404)
-    await note(session, key, expires_at=end(body.ttl_seconds))
+    await note(session, await known(session, unique_id, checkpoint_path), expires_at=end(body.ttl_seconds))
     await session.commit()
+
+
+async def known(session: AsyncSession, unique_id: str, checkpoint_path: str) -> Key:
+    """The key of a checkpoint. Raises 404."""
+    name, kind = api.parse_checkpoint_delete_path(checkpoint_path, None)
+    if kind is None or await session.get(api.CheckpointDB, (unique_id, name, kind)) is None:
+        raise bad_request(f"Checkpoint not found: {unique_id}/{checkpoint_path}", 404)
+    return unique_id, name, kind
 
 
 def without_note(stock: Endpoint) -> Endpoint:
@@ -78,9 +81,10 @@ def without_note(stock: Endpoint) -> Endpoint:
     ) -> None:
         await stock(request, unique_id, checkpoint_path, checkpoint_type, session)
         name, kind = api.parse_checkpoint_delete_path(checkpoint_path, checkpoint_type)
-        if kind is not None and (kept := await session.get(CheckpointNote, (unique_id, name, kind))) is not None:
-            await session.delete(kept)
-            await session.commit()
+        for table in (CheckpointNote, Published):
+            if kind is not None and (kept := await session.get(table, (unique_id, name, kind))) is not None:
+                await session.delete(kept)
+        await session.commit()
 
     return delete_checkpoint
 
@@ -151,8 +155,7 @@ def told(kept: CheckpointNote | None) -> dict[str, Any]:
 
 
 async def delete_expired(session: AsyncSession) -> None:
-    for kept in (await session.exec(select(CheckpointNote).where(CheckpointNote.expires_at <= utc_now()))).all():  # pyright: ignore[reportOptionalOperand]
-        await forget(session, (kept.model_id, kept.checkpoint_id, kept.checkpoint_type))
+    await forget_where(session, CheckpointNote.expires_at <= utc_now())  # pyright: ignore[reportOptionalOperand]
 
 
 def apply() -> None:

@@ -17,10 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from skyrl.backends import jax as backend
-from skyrl.tinker.loss_fns import LossFnConfig
 from skyrl.utils.log import logger
 
 from repairs import engine_blocks, engine_load, engine_shapes, engine_waves
+from repairs.engine_losses import settings_like
 from repairs.engine_programs import compiling, needed, programs
 from repairs.engine_room import GIB
 
@@ -38,7 +38,7 @@ def scratch(self: Any, tokens: int) -> int:
     """Bytes of a training pass of one datum."""
     table, row = ((1, tokens), jnp.float32), ((1,), jnp.int32)
     ids = (1, tokens), jnp.int32
-    config = LossFnConfig(clip_low_threshold=((1,), jnp.float32), clip_high_threshold=((1,), jnp.float32))
+    config = settings_like(((1,), jnp.float32), table)
     shapes = ids, ids, row, ids, table, row, table, table, config
     batch = jax.tree.map(lambda one: jax.ShapeDtypeStruct(*one), shapes, is_leaf=is_shape)
     pending = jax.eval_shape(self.zero_gradient)

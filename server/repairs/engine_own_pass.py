@@ -18,10 +18,11 @@ import jax.numpy as jnp
 from flax import nnx
 from skyrl.backends.jax import JaxBackendImpl
 from skyrl.tinker import types
-from skyrl.tinker.loss_fns import LOSS_FUNCTIONS, LossFnConfig
+from skyrl.tinker.loss_fns import LOSS_FUNCTIONS
 from skyrl.tx.utils.models import get_dtype
 
-from repairs import engine_lora
+from repairs import engine_lora, engine_losses
+from repairs.engine_losses import Settings, settings_like, target_logprobs
 from repairs.engine_slots import all_finite, in_dtype, rounded, take_slot, with_slots
 
 NOT_FINITE = (
@@ -65,12 +66,14 @@ def create_pass(self: Any) -> None:
     reduce_losses = self.reduce_losses
 
     def losses(
-        lora, others, ids, mask, targets, weights, kinds, sampling_logprobs, advantages, config: LossFnConfig
+        lora, others, ids, mask, targets, weights, kinds, sampling_logprobs, advantages, config: Settings
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         model = nnx.merge(graphdef, rounded(lora, dtype), others)
         adapters = jnp.zeros(ids.shape[0], jnp.int32)
         output = model(ids, attention_mask=mask, adapter_indices=adapters, is_training=True)
-        logprobs = model.compute_logprobs(output.last_hidden_state, targets, adapters)
+        logprobs = target_logprobs(model, output.last_hidden_state, targets, adapters)
+        if targets.ndim > ids.ndim:  # one value of a token for all its targets
+            sampling_logprobs, advantages = sampling_logprobs[..., None], advantages[..., None]
 
         def one_sequence(kind, *inputs):
             return jax.lax.switch(kind, LOSS_FUNCTIONS, *inputs)
@@ -109,7 +112,7 @@ def compile_passes(self: Any, forward_backward: Any, forward: Any, own_lora: nnx
 
     rows = jax.NamedSharding(self.mesh, jax.P("fsdp"))
     table = jax.NamedSharding(self.mesh, jax.P("fsdp", None))
-    config = LossFnConfig(clip_low_threshold=rows, clip_high_threshold=rows)
+    config = settings_like(rows, table)
     params = (shardings(self.lora_params), shardings(self.non_lora_params))
     batch = (table, table, rows, table, table, rows, table, table, config)
     gradient = shardings(own_lora)
@@ -191,6 +194,7 @@ def apply() -> None:
     JaxBackendImpl.forward_backward = forward_backward
     JaxBackendImpl.forward = forward
     engine_lora.apply()
+    engine_losses.apply()
     from repairs import engine_own_step  # which imports this module; a step needs the gradients that a pass keeps here
 
     engine_own_step.apply()

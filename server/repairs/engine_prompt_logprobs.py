@@ -1,14 +1,20 @@
 """Prompt log-probabilities as Tinker gives them: one value for each prompt token, None for the first.
 
-Upstream: skyrl/tx/utils/generator.py, GeneratorMixin.generate leaves the first out, so every index is off by one.
+Upstream: skyrl/tx/utils/generator.py, GeneratorMixin.generate leaves the first out, so every index is off by one;
+skyrl/tinker/api.py, SampleRequest drops prompt_logprobs_last_n.
 """
 
 # pyright: reportMissingImports=false
 from typing import Any
 
+from skyrl.tinker import types
+from skyrl.tinker.engine import TinkerEngine
 from skyrl.tx.utils.generator import GenerateOutput, GeneratorMixin
 
+from repairs.shared import apply_samples, only_last
+
 stock_generate = GeneratorMixin.generate
+stock_sample = TinkerEngine.process_sample
 
 
 def generate(self: Any, *args: Any, **kwargs: Any) -> GenerateOutput:
@@ -19,5 +25,16 @@ def generate(self: Any, *args: Any, **kwargs: Any) -> GenerateOutput:
     return output
 
 
+def process_sample(self: Any, requests: dict[str, tuple[str, Any]]) -> dict:
+    """Wraps TinkerEngine.process_sample."""
+    results = stock_sample(self, requests)
+    for request_id, (_, asked) in requests.items():
+        if isinstance(found := results.get(request_id), types.SampleOutput):
+            only_last(found, asked.last_n)
+    return results
+
+
 def apply() -> None:
+    apply_samples()
     GeneratorMixin.generate = generate
+    TinkerEngine.process_sample = process_sample

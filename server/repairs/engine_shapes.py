@@ -21,6 +21,7 @@ from skyrl.backends.utils import pad_batch, pad_to_fsdp
 from skyrl.tinker import types
 from skyrl.tx.utils import models
 
+from repairs.engine_losses import settings
 from repairs.engine_programs import TooLarge
 
 TINY = 32  # tokens; no conversation of a trial is that short
@@ -105,10 +106,18 @@ def parts(
 def arrays_of(batch: types.PreparedModelPassBatch, ids: list[list[int]], part: Part, adapter: int) -> tuple:
     """What a pass is called with, on the host: shapes (count, length) and (count,)."""
 
-    def table(values: list, dtype: Any) -> np.ndarray:
-        rows = [values[row] for row in part.rows]
-        return pad_batch(rows + [[]] * (part.filled - len(rows)), part.length, dtype)
+    def table(values: list, dtype: Any, several: int = 1) -> np.ndarray:
+        """(filled, length), or with `several` values a token (filled, length, several); zeros where there are none."""
+        if several == 1:
+            rows = [values[row] for row in part.rows]
+            return pad_batch(rows + [[]] * (part.filled - len(rows)), part.length, dtype)
+        found = np.zeros((part.filled, part.length, several), dtype)
+        for place, row in enumerate(part.rows):
+            given = np.asarray(values[row], dtype).reshape(len(ids[row]), -1)
+            found[place, : len(given), : given.shape[1]] = given
+        return found
 
+    most = power_of_two(max(len(batch.all_targets[row]) // len(ids[row]) for row in part.rows))
     kinds = [types.LOSS_TYPES[batch.all_loss_fns[row]] for row in part.rows]
     more = part.filled - len(kinds)
     mask = table([[1] * len(one) for one in ids], np.int32)
@@ -118,12 +127,12 @@ def arrays_of(batch: types.PreparedModelPassBatch, ids: list[list[int]], part: P
         table(ids, np.int32),
         mask,
         np.full(part.filled, adapter, np.int32),
-        table(batch.all_targets, np.int32),
-        table(batch.all_token_weights, np.float32),
+        table(batch.all_targets, np.int32, most),
+        table(batch.all_token_weights, np.float32, most),
         np.asarray(kinds + kinds[:1] * more, np.int32),
         table(batch.all_sampling_logprobs, np.float32),
         table(batch.all_advantages, np.float32),
-        backend.JaxBackendImpl._build_loss_fn_config(configs),
+        settings(configs, table(batch.all_values, np.float32)),
     )
 
 
@@ -157,7 +166,7 @@ def model_pass(self: Any, prepared_batch: types.PreparedModelPassBatch, model_pa
             left -= set(part.rows)
     for rows, found in computed:
         for row, *values in zip(rows, *jax.device_get(found), strict=False):
-            tensors = [tensor(value[: len(ids[row])]) for value in values]
+            tensors = [tensor(own(value, len(ids[row]), len(prepared_batch.all_targets[row]))) for value in values]
             outputs[row] = dict(zip(("elementwise_loss", "logprobs"), tensors, strict=True))
     return {
         request_id: types.ForwardBackwardOutput(
@@ -178,8 +187,14 @@ def on_devices(mesh: Any, arrays: tuple) -> tuple:
     return jax.tree.map(spread, arrays)
 
 
+def own(values: np.ndarray, tokens: int, targets: int) -> np.ndarray:
+    """Of a padded row what its datum asked for: (tokens,), or (tokens, targets of each)."""
+    several = targets // tokens
+    return values[:tokens] if values.ndim == 1 else values[:tokens, :several] if several > 1 else values[:tokens, 0]
+
+
 def tensor(values: np.ndarray) -> dict[str, Any]:
-    return {"data": values.astype(np.float32).tolist(), "dtype": "float32", "shape": [len(values)]}
+    return {"data": values.astype(np.float32).ravel().tolist(), "dtype": "float32", "shape": list(values.shape)}
 
 
 def apply() -> None:

@@ -20,6 +20,8 @@ from repairs.engine_room import GIB
 from repairs.engine_shapes import full_rows, lengths, room_for
 from repairs.engine_waves import full_seats, seats_for
 
+TARGETS = 6  # the place of the targets among the arguments of a pass
+
 
 def spec(value: jax.Array, shape: tuple[int, ...] | None = None) -> jax.ShapeDtypeStruct:
     """What a program is compiled for, in the place of an array."""
@@ -29,16 +31,17 @@ def spec(value: jax.Array, shape: tuple[int, ...] | None = None) -> jax.ShapeDty
 
 
 def specs_of(arrays: Any, rows: int, length: int) -> Any:
-    """The specs of a batch's arrays, shapes (B,) and (B, T), with other B and T."""
-    return jax.tree.map(lambda value: spec(value, (rows, length)[: value.ndim]), arrays)
+    """The specs of a batch's arrays, shapes (B,), (B, T) and (B, T, K), with other B and T."""
+    return jax.tree.map(lambda value: spec(value, (rows, length, *value.shape[2:])[: value.ndim]), arrays)
 
 
 def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:
     """`kind`: training or scoring, whose programs differ."""
 
     def program(rows: int, length: int, *arguments: Any) -> Program:
-        name = f"a {kind} pass of {rows} x {length} tokens"
-        return (kind, rows, length), name, compiling(jitted, mesh, *arguments)
+        several = arguments[TARGETS].shape[2:]
+        name = f"a {kind} pass of {rows} x {length} tokens" + (f" with {several[0]} targets each" if several else "")
+        return (kind, rows, length, *several), name, compiling(jitted, mesh, *arguments)
 
     def longer(params: Any, batch: Any) -> list[Program]:
         found, specs = [], jax.tree.map(spec, params)

@@ -21,7 +21,7 @@ from skyrl.tinker import types
 from skyrl.tx.utils import generator
 from skyrl.tx.utils.generator import GenerateOutput, GeneratorMixin
 
-from repairs import engine_load, engine_shapes
+from repairs import engine_load, engine_shapes, engine_top_prompts
 from repairs.engine_programs import TooLarge
 from repairs.engine_shapes import Part, filled_rows, full_rows, parts, power_of_two, prompt_length, room_for
 
@@ -41,7 +41,7 @@ def seats_for(rows: int, full: int) -> int:
     return quarter if rows <= quarter else full
 
 
-@partial(jax.jit, static_argnames=("max_top_k", "use_top_p"))
+@partial(jax.jit, static_argnames=("max_top_k", "use_top_p", "best"))
 def score(
     model: Any,
     ids: jax.Array,
@@ -53,8 +53,12 @@ def score(
     top_p: jax.Array,
     max_top_k: int,
     use_top_p: bool,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Log-probabilities (B, T-1) of prompts (B, T), and the first token that a wave would sample, with its own."""
+    best: int,
+) -> tuple[jax.Array, ...]:
+    """Log-probabilities (B, T-1) of prompts (B, T), and the first token that a wave would sample, with its own.
+
+    Then what engine_top_prompts gives of the likeliest `best` tokens after each.
+    """
     hidden = model(ids, attention_mask=mask, adapter_indices=adapters, is_training=True).last_hidden_state
     targets = jnp.roll(ids, -1, axis=1)  # the last column's value is left out
     prompts = model.compute_logprobs(hidden, targets, adapters)[:, :-1]
@@ -67,7 +71,8 @@ def score(
         scaled = generator.apply_top_p_batch(scaled, top_p)
     drawn = jax.vmap(lambda key, row: jax.random.categorical(jax.random.split(key)[1], row))(keys, scaled)
     tokens = jnp.where(temperatures == 0, jnp.argmax(logits, axis=-1), drawn)
-    return prompts, tokens, model.logits_to_logprobs(logits, tokens)
+    likeliest = engine_top_prompts.likeliest(model, hidden, adapters, best)
+    return prompts, tokens, model.logits_to_logprobs(logits, tokens), likeliest
 
 
 GeneratorMixin._score = staticmethod(score)
@@ -80,8 +85,9 @@ def score_prompts(self: Any, ids: jax.Array, mask: jax.Array, params: list, adap
     keys = jax.vmap(jax.random.PRNGKey)(jnp.array([one.seed for one in params]))
     flags = max([0, *(one.top_k for one in params)]), any(one.top_p < 1 for one in params)
     temperatures = jnp.array([one.temperature for one in params])
-    found = self._score(self, ids, mask, adapters, temperatures, keys, top_k, top_p, *flags)
-    scores, tokens, logprobs, used = jax.device_get((*found, mask))
+    asked = engine_top_prompts.asked
+    found = self._score(self, ids, mask, adapters, temperatures, keys, top_k, top_p, *flags, asked.best)
+    scores, tokens, logprobs, asked.found, used = jax.device_get((*found, mask))
     stops = [token in (one.stop_tokens or []) for token, one in zip(tokens.tolist(), params, strict=True)]
     return GenerateOutput(
         generated_ids=[[token] for token in tokens.tolist()],
@@ -153,14 +159,17 @@ def in_waves(stock_sample: Any) -> Any:
         """Wraps JaxBackendImpl.sample: a call of it for each wave. Raises TooLarge."""
         backend.round_up_seq_len = prompt_length
         done: dict[str, types.SampleOutput] = {}
+        best: dict[int, list[Any]] = {}  # of rows whose likeliest tokens were asked for
         left = set(range(len(prepared_batch.all_model_inputs)))
         while left:
             part, is_scored = next_wave(prepared_batch, left, self.config.sample_max_num_sequences)
             began = time.monotonic()
             seated = copy.copy(self)
             seated.config = self.config.model_copy(update={"sample_max_num_sequences": part.filled})
+            engine_top_prompts.ask(prepared_batch, part.rows if is_scored else [])
             try:
                 done |= stock_sample(seated, only_rows(prepared_batch, part.rows, is_scored))
+                engine_top_prompts.asked.take(part.rows, prepared_batch, best)
             except TooLarge:
                 if part.filled == 1:
                     raise
@@ -168,7 +177,7 @@ def in_waves(stock_sample: Any) -> Any:
                 continue
             left -= set(part.rows)
             engine_load.load.add(waves=1, wave_requests=len(part.rows), wave_seconds=time.monotonic() - began)
-        return {entry[0]: joined(done, *entry[2:]) for entry in prepared_batch.request_batch_slices}
+        return {entry[0]: joined(done, best, *entry[2:5]) for entry in prepared_batch.request_batch_slices}
 
     return sample
 
@@ -183,14 +192,12 @@ def make_smaller(batch: types.PreparedSampleBatch, part: Part, is_scored: bool) 
         wave_tokens = part.filled * room_for(part.length + new) // 2
 
 
-def joined(done: dict[str, Any], start: int, end: int, is_scored: bool, top: int) -> Any:
+def joined(done: dict[str, Any], best: dict[int, list[Any]], start: int, end: int, is_scored: bool) -> Any:
     """A request's answer from its rows'."""
-    if top > 0:
-        message = "topk_prompt_logprobs is not supported by the JAX backend"
-        return types.ErrorResponse(error=message, status="error")
     rows = [done[str(row)] for row in range(start, end)]
     prompt = rows[0].prompt_logprobs if is_scored else None
-    return types.SampleOutput(sequences=[row.sequences[0] for row in rows], prompt_logprobs=prompt)
+    sequences, top = [row.sequences[0] for row in rows], best.get(start)
+    return types.SampleOutput(sequences=sequences, prompt_logprobs=prompt, topk_prompt_logprobs=top)
 
 
 def apply() -> None:

@@ -14,6 +14,7 @@ from skyrl.tinker.engine import TinkerEngine
 stock_save = TinkerEngine.process_save_weights_for_sampler
 stock_create = TinkerEngine.process_create_model
 stock_load = TinkerEngine.process_load_weights
+MOST_FAILED = 1000
 failed: dict[str, str] = {}  # model id -> why it could not be made
 
 
@@ -29,6 +30,8 @@ def process_create_model(self: Any, model_id: str, request_data: types.CreateMod
         return stock_create(self, model_id, request_data)
     except (ValueError, RuntimeError) as error:
         failed[model_id] = str(error)
+        while len(failed) > MOST_FAILED:  # of whose loading nobody asks
+            del failed[next(iter(failed))]
         raise
 
 

@@ -26,9 +26,21 @@ class OptimStepInput(types.OptimStepInput):
 
 
 class SampleInput(types.SampleInput):
-    """`weights`: the version of the sampler's file when the sample was asked for; None for the base model."""
+    """`weights`: the version of the sampler's file when the sample was asked for; None for the base model.
+
+    `last_n`: prompt tokens whose log-probabilities are wanted, from the end; None: all.
+    """
 
     weights: str | None = None
+    last_n: int | None = None
+
+
+def only_last(output: types.SampleOutput, last_n: int | None) -> types.SampleOutput:
+    """Without the log-probabilities of earlier prompt tokens."""
+    for name in ("prompt_logprobs", "topk_prompt_logprobs"):
+        if last_n and (rows := getattr(output, name)) is not None:
+            setattr(output, name, [None] * (len(rows) - last_n) + rows[-last_n:])
+    return output
 
 
 def sampler_file(base: Any, model_id: str, checkpoint_id: str) -> Any:

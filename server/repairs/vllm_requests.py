@@ -26,6 +26,7 @@ from repairs import shared
 from repairs.api_futures import OWN, answers
 from repairs.api_names import sampler_name
 from repairs.api_notes import utc_now
+from repairs.api_prompts import LAST_N
 from repairs.api_routes import Endpoint, around_life, bad_request, wrap
 from repairs.rows import Rows
 from repairs.vllm_adapters import Adapters, version
@@ -64,7 +65,7 @@ def ask_of(data: SampleInput) -> Ask:
 
 
 def only_scores(data: types.SampleInput) -> bool:
-    return data.prompt_logprobs and data.sampling_params.max_tokens == 1 and not data.topk_prompt_logprobs
+    return data.prompt_logprobs and data.sampling_params.max_tokens == 1
 
 
 class Sampler:
@@ -133,7 +134,7 @@ class Sampler:
         status = api.RequestStatus.COMPLETED
         try:
             found = await self.sampling.sample(ask_of(data), model_id, data.checkpoint_id, data.weights)
-            result: Any = types.SampleOutput.model_validate(found)
+            result: Any = shared.only_last(types.SampleOutput.model_validate(found), data.last_n)
         except Refused as error:
             result, status = types.ErrorResponse(error=str(error), status="failed"), api.RequestStatus.FAILED
         except (ValueError, LookupError, TypeError, OSError) as error:
@@ -175,6 +176,7 @@ def forwarded(stock: Endpoint) -> Endpoint:
         if model_id:
             with contextlib.suppress(FileNotFoundError):  # the answer says that it is gone
                 request_data.weights = version(sampler.adapters.file(model_id, request_data.checkpoint_id))
+        request_data.last_n = session.info.pop(LAST_N, None)
         await session.rollback()  # nothing was written; what was read is an open connection
         request_id = await sampler.add(model_id, request_data)
         session.info[request_id] = model_id, request_data

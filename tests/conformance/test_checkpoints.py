@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import tinker
 
-from .parts import RANK, adam_step, logprobs, settled
+from .parts import RANK, adam_step, logprobs, refused, settled
 
 HOUR = 3600  # seconds; the shortest time to live
 
@@ -99,6 +99,26 @@ def test_a_name_is_free_again_once_its_checkpoint_is_deleted(fresh, rest, restor
     assert settled(client.save_state("again")).path == path
     restored = restore(path, optimizer=False)
     assert logprobs(restored) == pytest.approx(logprobs(client), abs=1e-5)
+
+
+def test_a_checkpoint_is_listed_as_public_while_it_is_published(fresh, rest):
+    client = fresh()
+    path = settled(client.save_state("public")).path
+    settled(client.save_state("private"))
+
+    def public() -> set[str]:
+        found = [settled(rest.list_checkpoints(client.model_id)), settled(rest.list_user_checkpoints())]
+        own = [{one.tinker_path for one in some.checkpoints if one.public} for some in found]
+        assert own[0] <= own[1]
+        return own[0]
+
+    assert public() == set()
+    settled(rest.publish_checkpoint_from_tinker_path(path))
+    settled(rest.publish_checkpoint_from_tinker_path(path))
+    assert public() == {path}
+    settled(rest.unpublish_checkpoint_from_tinker_path(path))
+    assert public() == set()
+    refused(lambda: rest.publish_checkpoint_from_tinker_path(f"{path}-never-saved"), "not found")
 
 
 def test_a_time_to_live_is_kept_and_can_be_changed(fresh, rest):

@@ -23,6 +23,19 @@ def test_a_created_model_says_what_it_is(training, rest, base_model):
     assert (run.training_run_id, run.base_model, run.lora_rank) == (training.model_id, base_model, RANK)
 
 
+def test_what_a_client_says_of_its_model_is_kept(service, rest, base_model, unload):
+    said = {"renderer_name": "qwen3", "note": "für alle"}
+    client = settled(service.create_lora_training_client(base_model, rank=RANK, user_metadata=said))
+    path = settled(client.save_state("said")).path
+    restored = settled(service.create_training_client_from_state(path, user_metadata={"from": path}))
+    for one, expected in ((client, said), (restored, {"from": path})):
+        assert settled(rest.get_training_run(one.model_id)).user_metadata == expected
+        unload(one)
+    listed = settled(rest.list_training_runs(limit=100)).training_runs
+    assert {run.training_run_id: run.user_metadata for run in listed}[client.model_id] == said
+    assert settled(rest.get_training_run_by_tinker_path(path)).user_metadata == said
+
+
 def test_a_fresh_adapter_is_the_base_model(fresh, base_sampler):
     assert logprobs(fresh()) == pytest.approx(scored(base_sampler), abs=1e-4)
 

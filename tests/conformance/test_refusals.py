@@ -14,10 +14,10 @@ N = len(TOKENS) - 1
 LOGPROBS, ADVANTAGES = [-1.0] * N, [1.0] * N
 
 
-def raw(targets: list[int], **inputs: list[float]) -> tinker.Datum:
+def raw(targets: list[int], shape: list[int] | None = None, **inputs: list[float]) -> tinker.Datum:
     """N input tokens with these targets, however many."""
     floats = {name: tinker.TensorData(data=values, dtype="float32") for name, values in inputs.items()}
-    tensors = {"target_tokens": tinker.TensorData(data=targets, dtype="int64")} if targets else {}
+    tensors = {"target_tokens": tinker.TensorData(data=targets, dtype="int64", shape=shape)} if targets else {}
     return tinker.Datum(
         model_input=tinker.ModelInput.from_ints(list(TOKENS[:-1])), loss_fn_inputs={**tensors, **floats}
     )
@@ -28,6 +28,17 @@ MALFORMED = {
     "fewer targets than tokens": (CE, raw(list(TOKENS[1:-3]), weights=[1.0] * (N - 3)), "target_tokens|length"),
     "more targets than tokens": (CE, raw([*TOKENS[1:], 5, 6], weights=[1.0] * (N + 2)), "target_tokens|length"),
     "fewer weights than targets": (CE, datum(TOKENS, weights=[1.0] * (N - 2)), "weights"),
+    "two targets a token for a sampled loss": (
+        IS,
+        raw([*TOKENS[1:], *TOKENS[1:]], shape=[N, 2], logprobs=LOGPROBS, advantages=ADVANTAGES),
+        "target_tokens.*only cross_entropy",
+    ),
+    "targets of another shape": (CE, raw([*TOKENS[1:], *TOKENS[1:]], shape=[2, N]), "target_tokens|length"),
+    "weights of another shape than targets": (
+        CE,
+        raw([*TOKENS[1:], *TOKENS[1:]], shape=[N, 2], weights=[1.0] * N),
+        "weights",
+    ),
     "no targets": (CE, raw([], weights=[1.0] * N), "target_tokens"),
     "no logprobs": (IS, datum(TOKENS, advantages=ADVANTAGES), "logprobs"),
     "no advantages": (PPO, datum(TOKENS, logprobs=LOGPROBS), "advantages"),
@@ -72,7 +83,14 @@ def test_a_sequence_beyond_the_context_is_refused(training, rest, base_model):
     refused(lambda: training.forward_backward([weighted(long)], "cross_entropy"), f"{limit}")
 
 
-@pytest.mark.parametrize("loss_fn", ["no_such_loss", "dro"])
+@pytest.mark.parametrize(
+    ("loss_fn", "words"), [("stable_reinforce", "not published"), ("custom", "custom"), ("ppo_critic", "critic")]
+)
+def test_a_loss_of_the_sdk_that_is_not_here_is_refused_by_its_name(training, loss_fn, words):
+    refused(lambda: training.forward_backward([weighted()], loss_fn), words)
+
+
+@pytest.mark.parametrize("loss_fn", ["no_such_loss", "dpo"])
 def test_an_unknown_loss_is_refused_with_those_there_are(training, loss_fn):
     refused(lambda: training.forward_backward([weighted()], loss_fn), "importance_sampling")
 
@@ -200,6 +218,14 @@ def test_a_state_of_another_rank_is_refused(service, base_model, fresh, unload):
     other = settled(service.create_lora_training_client(base_model, rank=RANK // 2))
     refused(lambda: other.load_state_with_optimizer(path), "rank")
     unload(other)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"), [({"topk_prompt_logprobs": 10**4}, "topk"), ({"prompt_logprobs_last_n": 25}, "24")]
+)
+def test_scores_that_a_prompt_cannot_have_are_refused(base_sampler, asked, words):
+    prompt, params = tinker.ModelInput.from_ints(list(TOKENS)), tinker.SamplingParams(max_tokens=1)
+    refused(lambda: base_sampler.sample(prompt, 1, params, include_prompt_logprobs=True, **asked), words)
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1])

@@ -1,9 +1,10 @@
 """save_weights_for_sampler, asample: what is sampled, its logprobs, and whose weights it comes from."""
 
+import numpy as np
 import pytest
 import tinker
 
-from .parts import MAX_TOKENS, TOKENS, adam_step, logprobs, sample, scored, settled
+from .parts import MAX_TOKENS, TOKENS, adam_step, logprobs, output, sample, scored, settled
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,45 @@ def test_prompt_logprobs_come_with_a_sample_when_asked_for(sampler):
     answer = settled(sampler.sample(prompt, 1, params, include_prompt_logprobs=True))
     first, *rest = answer.prompt_logprobs or []
     assert first is None and rest == pytest.approx(scored(sampler), abs=1e-4)
+
+
+@pytest.mark.parametrize("new", [1, MAX_TOKENS])
+def test_the_likeliest_tokens_of_a_prompt_are_scored_as_the_trainer_does(training, sampler, new):
+    likeliest = 5
+    params = tinker.SamplingParams(max_tokens=new, temperature=1.0, seed=0)
+    prompt = tinker.ModelInput.from_ints(list(TOKENS))
+    asked = sampler.sample(prompt, 1, params, include_prompt_logprobs=True, topk_prompt_logprobs=likeliest)
+    answer = settled(asked)
+    first, *rest = answer.topk_prompt_logprobs or []
+    assert first is None and [len(pairs or ()) for pairs in rest] == [likeliest] * (len(TOKENS) - 1)
+    ids, found = (np.array([[pair[part] for pair in pairs or ()] for pairs in rest]) for part in (0, 1))
+    assert (np.diff(found) <= 0).all()
+    targets = tinker.TensorData(data=ids.ravel().tolist(), dtype="int64", shape=list(ids.shape))
+    one = tinker.Datum(model_input=prompt_without_last(), loss_fn_inputs={"target_tokens": targets})
+    trained = output(training.forward([one], "cross_entropy"), "logprobs")[0]
+    assert found.ravel().tolist() == pytest.approx(trained, abs=1e-4)
+    given = logprobs(training)
+    for token, score, pairs in zip(TOKENS[1:], given, rest, strict=True):
+        likely = dict(pairs or ())
+        assert likely.get(token, score) == pytest.approx(score, abs=1e-4)
+        assert token in likely or score <= min(likely.values()) + 1e-4
+    assert (answer.prompt_logprobs or [])[1:] == pytest.approx(given, abs=1e-4)
+    assert answer.sequences[0].tokens
+
+
+def prompt_without_last() -> tinker.ModelInput:
+    return tinker.ModelInput.from_ints(list(TOKENS[:-1]))
+
+
+def test_only_the_last_prompt_tokens_are_scored_when_asked_for(sampler):
+    prompt = tinker.ModelInput.from_ints(list(TOKENS))
+    found = settled(sampler.compute_logprobs(prompt, prompt_logprobs_last_n=2))
+    assert found[:-2] == [None] * (len(TOKENS) - 2)
+    assert found[-2:] == pytest.approx(scored(sampler)[-2:], abs=1e-4)
+    params = tinker.SamplingParams(max_tokens=1)
+    more = {"topk_prompt_logprobs": 3, "prompt_logprobs_last_n": 2}
+    answer = settled(sampler.sample(prompt, 1, params, include_prompt_logprobs=True, **more))
+    assert [pairs is not None for pairs in answer.topk_prompt_logprobs or ()] == [False] * 23 + [True] * 2
 
 
 def test_the_base_model_stays_itself_while_adapters_train(fresh, base_sampler):

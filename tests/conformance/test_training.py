@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+import tinker
 
 from .parts import EPS, OTHER_TOKENS, TOKENS, datum, descend, gain, logprobs, output, settled, total, weighted
 
@@ -51,6 +53,84 @@ def test_cispo_weighs_the_logprob_with_the_clipped_ratio(training):
     expected = -np.clip(np.exp(LOG_RATIOS), 0.9, 1.5) * now * ADVANTAGES
     found = losses(training, "cispo", THRESHOLDS, logprobs=sampled, advantages=ADVANTAGES)
     assert found == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+def test_gspo_gives_each_token_the_geometric_mean_of_the_masked_ratios(training):
+    now = logprobs(training)
+    sampled = [lp - r for lp, r in zip(now, LOG_RATIOS, strict=True)]
+    mask = [float(place > 4) for place in range(len(now))]
+    ratio = math.exp(np.mean(LOG_RATIOS[5:]))
+    expected = -np.minimum(ratio * np.array(ADVANTAGES), np.clip(ratio, 0.9, 1.5) * np.array(ADVANTAGES))
+    inputs = {"logprobs": sampled, "advantages": ADVANTAGES, "sequence_ratio_mask": mask}
+    assert losses(training, "gspo", THRESHOLDS, **inputs) == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+def test_gspo_pushes_each_token_by_its_own_advantage(training):
+    inputs = {"logprobs": logprobs(training), "sequence_ratio_mask": [1.0] * len(ADVANTAGES)}
+    gains = [
+        gain(training, [datum(TOKENS, advantages=[sign] * len(ADVANTAGES), **inputs)], loss_fn="gspo")
+        for sign in (1.0, -1.0)
+    ]
+    assert gains[0] > 1e-3 and gains[1] < -1e-3
+
+
+@pytest.mark.parametrize(("config", "beta"), [(None, 0.05), ({"beta": 0.7}, 0.7)])
+def test_dro_is_the_logprob_times_advantage_less_a_square(training, config, beta):
+    now = logprobs(training)
+    sampled = [lp - r for lp, r in zip(now, LOG_RATIOS, strict=True)]
+    expected = -(np.array(now) * ADVANTAGES - 0.5 * beta * np.square(LOG_RATIOS))
+    found = losses(training, "dro", config, logprobs=sampled, advantages=ADVANTAGES)
+    assert found == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+def several(targets: np.ndarray, weights: np.ndarray, sparse: bool = False) -> tinker.Datum:
+    """TOKENS with targets and weights of shape (N, K)."""
+
+    def tensor(values: np.ndarray, dtype: Any) -> tinker.TensorData:
+        if not sparse:
+            return tinker.TensorData(data=values.ravel().tolist(), dtype=dtype, shape=list(values.shape))
+        rows, columns = np.nonzero(weights)
+        starts = np.searchsorted(rows, np.arange(len(values) + 1)).tolist()
+        cells = values[rows, columns].tolist()
+        indices = {"sparse_crow_indices": starts, "sparse_col_indices": columns.tolist()}
+        return tinker.TensorData(data=cells, dtype=dtype, shape=list(values.shape), **indices)
+
+    inputs = {"target_tokens": tensor(targets, "int64"), "weights": tensor(weights, "float32")}
+    return tinker.Datum(model_input=tinker.ModelInput.from_ints(list(TOKENS[:-1])), loss_fn_inputs=inputs)
+
+
+TARGETS_NK = np.stack([np.roll(TOKENS, shift)[1:] for shift in range(3)], axis=1)  # K = 3
+WEIGHTS_NK = RANDOM.uniform(0.1, 2, TARGETS_NK.shape) * (np.arange(len(TOKENS) - 1) > 9)[:, None]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_cross_entropy_has_several_targets_a_token(training, sparse):
+    found = settled(training.forward([several(TARGETS_NK, WEIGHTS_NK, sparse)], "cross_entropy"))
+    (values,) = found.loss_fn_outputs
+    shape = TARGETS_NK.shape
+    assert list(values["logprobs"].shape or []) == list(shape)
+    scored = np.array(values["logprobs"].data).reshape(shape)
+    rows = slice(10 if sparse else 0, None)  # a sparse tensor has no targets without weight
+    assert scored[rows, 0] == pytest.approx(logprobs(training)[rows], abs=1e-4)
+    ones = [raw(TARGETS_NK[:, place].tolist(), weights=[1.0] * shape[0]) for place in (1, 2)]
+    for place, alone in enumerate(output(training.forward(ones, "cross_entropy"), "logprobs"), start=1):
+        assert scored[rows, place] == pytest.approx(alone[rows], abs=1e-4)
+    assert found.metrics["loss:sum"] == pytest.approx(-(scored * WEIGHTS_NK).sum(), abs=1e-2)
+
+
+def raw(targets: list[int], **inputs: Sequence[float]) -> tinker.Datum:
+    one = datum(TOKENS, **inputs)
+    given = dict(one.loss_fn_inputs) | {"target_tokens": tinker.TensorData(data=targets, dtype="int64")}
+    return tinker.Datum(model_input=one.model_input, loss_fn_inputs=given)
+
+
+def test_the_gradient_of_several_targets_is_that_of_one_after_the_other(fresh):
+    together, apart = fresh(), fresh()
+    descend(together, [several(TARGETS_NK, WEIGHTS_NK)])
+    columns = zip(TARGETS_NK.T.tolist(), WEIGHTS_NK.T.tolist(), strict=True)
+    descend(apart, [raw(targets, weights=weights) for targets, weights in columns])
+    assert logprobs(together) == pytest.approx(logprobs(apart), abs=1e-5)
+    assert abs(total(together) - total(fresh())) > 1e-3
 
 
 def test_ppo_does_not_push_what_is_clipped(training):

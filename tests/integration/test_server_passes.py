@@ -110,15 +110,15 @@ from repairs import engine_blocks, engine_memory, engine_programs, engine_waves
 settings = {"max_lora_adapters": 2, "max_lora_rank": 4, "sample_max_num_sequences": 4, "gradient_checkpointing": True}
 engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings), 0)
 
-def scoring(rows, tokens):
+def scoring(rows, tokens, best=0):
     ids = jnp.zeros((rows, tokens), jnp.int32)
     floats, whole = jnp.ones(rows), jnp.zeros(rows, jnp.int32)
     keys = jax.vmap(jax.random.PRNGKey)(whole)
-    arguments = engine.samplers.model, ids, ids, whole, floats, keys, whole, floats, 0, False
+    arguments = engine.samplers.model, ids, ids, whole, floats, keys, whole, floats, 0, False, best
     return engine_programs.needed(engine_programs.compiling(engine_waves.score, engine.mesh, *arguments)())
 
 engine_blocks.keeping = engine_blocks.Keeping()
-found = {"scoring": [scoring(1, 2048), scoring(4, 4096)]}
+found = {"scoring": [scoring(1, 2048), scoring(4, 4096)], "likeliest": scoring(4, 4096, 16)}
 found["pass"] = [engine_memory.scratch(engine, tokens) for tokens in (4096, 16384)]
 print("RESULT", json.dumps(found))
 """
@@ -134,5 +134,6 @@ def test_scoring_holds_no_logits_of_a_whole_prompt_and_passes_grow_with_their_to
     short, long = found["scoring"]
     assert short < 2 * logits, "bytes: two copies of 1,024 tokens' logits, and more"
     assert long - short < 0.1 * logits, "eight times the tokens"
+    assert found["likeliest"] < long + logits, "16 tokens at each place: of a block at a time, too"
     short, long = found["pass"]
     assert (long - short) / (16_384 - 4096) < 2 * short / 4096, "bytes a token: no scores of each pair of tokens"

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import tinker
 
+from tests.conftest import SMALL_SERVER
 from tests.support.engine_parts import DATA, adapters, prompt_logprobs, step
 from tests.support.processes import freeze
 from tests.support.server_parts import Raw, awaited, refused
@@ -53,10 +54,12 @@ def test_what_was_answered_long_ago_is_forgotten(server: Server, tiny_model_dir:
     raw.settle(raw.sample(TOKENS)).raise_for_status()  # without max_tokens: what is left of the context
     raw.settle(raw.post("save_weights", model_id=model_id, path="kept")).raise_for_status()
     raw.settle(raw.post("save_weights", model_id=model_id, path="brief", ttl_seconds=1)).raise_for_status()
-    nameless = {"model_id": model_id, "sampling_session_seq_id": 0, "seq_id": 9}
-    raw.settle(raw.post("save_weights_for_sampler", **nameless)).raise_for_status()
+    raw.settle(raw.post("save_weights", model_id=model_id, path="brief-too", ttl_seconds=1)).raise_for_status()
+    for number in (9, 10):
+        nameless = {"model_id": model_id, "sampling_session_seq_id": number, "seq_id": number}
+        raw.settle(raw.post("save_weights_for_sampler", **nameless)).raise_for_status()
     folder = server.state / "checkpoints" / model_id
-    awaited(lambda: True if not (folder / "brief.tar.gz").exists() else None)
+    awaited(lambda: True if not list(folder.glob("brief*")) else None)
     refused(raw.post("weights_info", tinker_path=f"tinker://{model_id}/weights/brief"), "not found")
     assert raw.post("weights_info", tinker_path=f"tinker://{model_id}/weights/kept").status_code == 200
     full = "SELECT request_id FROM futures WHERE request_type = 'SAMPLE' OR request_data != '{}'"
@@ -67,6 +70,36 @@ def test_what_was_answered_long_ago_is_forgotten(server: Server, tiny_model_dir:
     raw.post(f"sessions/{raw.session_id}/finish", reason={"type": "success"}).raise_for_status()
     awaited(lambda: True if not list((folder / "sampler_weights").glob("ss*")) else None)
     awaited(lambda: True if not query(server, "SELECT 1 FROM futures WHERE model_id = ?", model_id) else None)
+    assert query(server, "SELECT 1 FROM models WHERE model_id = ?", model_id), "its checkpoint needs it"
+
+
+def test_a_session_that_left_nothing_is_forgotten(server: Server, tiny_model_dir: Path) -> None:
+    raw = Raw(server.url, tiny_model_dir, beats=False)
+    said = {"user_metadata": {"note": "gone soon"}}
+    lora, model = {"rank": 8, "seed": 1}, str(tiny_model_dir)
+    numbered = {"session_id": raw.session_id, "model_seq_id": 0, "base_model": model, "lora_config": lora}
+    raw.settle(raw.post("create_model", **numbered, **said)).raise_for_status()
+    sampling = {"session_id": raw.session_id, "sampling_session_seq_id": 0, "base_model": model}
+    raw.post("create_sampling_session", **sampling).raise_for_status()
+    rows = [
+        "SELECT 1 FROM sessions WHERE session_id = ?",
+        "SELECT 1 FROM models WHERE session_id = ?",
+        "SELECT 1 FROM sampling_sessions WHERE session_id = ?",
+        "SELECT 1 FROM model_notes WHERE model_id LIKE ? || '%'",
+    ]
+    assert all(query(server, row, raw.session_id) for row in rows)
+    raw.post(f"sessions/{raw.session_id}/finish", reason={"type": "success"}).raise_for_status()
+    awaited(lambda: None if any(query(server, row, raw.session_id) for row in rows) else True)
+
+
+def test_a_new_model_waits_for_the_slots_of_clients_that_have_gone(server: Server, tiny_model_dir: Path) -> None:
+    """The last of the other's models was still to be made when its client was given up: nobody gets it."""
+    gone, raw = Raw(server.url, tiny_model_dir, beats=False), Raw(server.url, tiny_model_dir)
+    asked = [gone.create() for _ in range(int(SMALL_SERVER["MAX_LORA_ADAPTERS"]))]
+    made = raw.settle(raw.create())
+    assert made.is_success, made.text
+    refused(gone.settle(asked[-1]), "client of this model has gone")
+    raw.unload()
 
 
 def test_a_client_that_vanishes_loses_its_slot_whenever_it_was_last_heard_of(
@@ -105,6 +138,50 @@ def test_a_server_that_does_not_listen_takes_no_model_from_its_clients(server: S
         os.kill(api, signal.SIGCONT)
     raw.post("session_heartbeat", session_id=raw.session_id).raise_for_status()
     raw.settle(raw.post("save_weights", model_id=model_id, path="still-there")).raise_for_status()
+
+
+TABLES = ("sessions", "sampling_sessions", "models", "futures", "model_notes", "checkpoints", "checkpoint_notes")
+MOST_GROWTH_MIB = 48.0  # of API and engine together, from the first tenth of the sessions to the last
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_sessions_that_are_opened_and_left_leave_nothing(server: Server, tiny_model_dir: Path, count: int) -> None:
+    """Each with a sampling session, every 20th with a model and a sampler; half say goodbye, half vanish."""
+    known = {table: len(query(server, f"SELECT 1 FROM {table}")) for table in TABLES}
+    files = files_of(server)
+    early = 0.0
+    for number in range(count):
+        raw = Raw(server.url, tiny_model_dir, beats=False)
+        asked = {"session_id": raw.session_id, "sampling_session_seq_id": 0, "base_model": str(tiny_model_dir)}
+        raw.post("create_sampling_session", **asked).raise_for_status()
+        if number % 20 == 0:
+            nameless = {"model_id": raw.adapter(), "sampling_session_seq_id": 1, "seq_id": 1}
+            raw.settle(raw.post("save_weights_for_sampler", **nameless)).raise_for_status()
+        if number % 2 or number % 40 == 0:
+            raw.post(f"sessions/{raw.session_id}/finish", reason={"type": "success"}).raise_for_status()
+        raw.http.close()
+        if number == count // 10:
+            early = resident_mib(server)
+
+    def left() -> dict[str, int]:
+        rows = {table: len(query(server, f"SELECT 1 FROM {table}")) for table in TABLES}
+        return {table: rows[table] for table in TABLES if rows[table] > known[table]}
+
+    assert wait_until(lambda: not left() and files_of(server) <= files, 300), left()
+    assert resident_mib(server) - early < MOST_GROWTH_MIB
+    raw = Raw(server.url, tiny_model_dir)
+    raw.adapter()  # a slot is free
+    raw.unload()
+
+
+def files_of(server: Server) -> set[Path]:
+    return set((server.state / "checkpoints").rglob("*"))
+
+
+def resident_mib(server: Server) -> float:
+    """Of API and engine."""
+    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in processes_of(server.state)]
+    return sum(pages) * 4096 / 2**20
 
 
 @dataclass(frozen=True)
@@ -199,6 +276,12 @@ async def test_a_sampler_outlives_its_server(server: Server, left: Left) -> None
     service = tinker.ServiceClient(base_url=server.url, api_key="tml-dummy")
     sampling = await service.create_sampling_client(model_path=left.sampler)
     assert await prompt_logprobs(sampling) == pytest.approx(left.logprobs, abs=1e-5)
+
+
+def test_cleaning_up_never_failed(server: Server, left: Left) -> None:
+    assert left.engine_ended
+    logs = [file.read_text() for file in server.state.glob("server.log*")]
+    assert logs and not any("Cleaning up failed" in log for log in logs)
 
 
 def test_a_stopped_server_leaves_no_process(server: Server, left: Left) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tinker.proto.response_conv import deserialize_sample_response
 
 from harbortrainer.probe.probe import identify
 from repairs.handover import MOST
@@ -79,6 +80,25 @@ def test_a_prompt_is_scored_by_the_trainers_engine(raw: Raw, vllm: tuple[FakeVll
         "prompt_logprobs with max_tokens=2",
         "at most 1024 tokens",
     )
+
+
+def test_the_likeliest_tokens_of_a_prompt_come_from_both(raw: Raw, vllm: tuple[FakeVllm, Call]) -> None:
+    fake, before = vllm[0], len(vllm[0].asked)
+    place = {"2": {"logprob": -1.0}, "3": {"logprob": -2.0}, "9": {"logprob": -0.1}}
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}
+    asked = {"prompt_logprobs": True, "topk_prompt_logprobs": 2, "prompt_logprobs_last_n": 1}
+    stock, fake.answer = fake.answer, lambda answer: answer["choices"][0].update(prompt_logprobs=[None, place, place])
+    try:
+        for new, by_vllm in ((1, False), (4, True)):
+            settings = {"base_model": str(MODEL), "prompt": prompt, "sampling_params": {"max_tokens": new}}
+            answer = raw.settle(raw.post("asample", **settings, **asked)).raise_for_status()
+            assert (len(fake.asked) > before) is by_vllm
+            found = deserialize_sample_response(answer.content)
+            scores, likeliest = found.prompt_logprobs or [], found.topk_prompt_logprobs or []
+            assert scores[:2] == likeliest[:2] == [None, None]
+            assert len(likeliest[2] or ()) == 2 and (scores[2] or 0) < 0
+    finally:
+        fake.answer = stock
 
 
 def test_a_reference_stays_with_the_engine_while_others_are_saved(raw: Raw, server: Server) -> None:
