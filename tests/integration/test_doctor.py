@@ -2,14 +2,20 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 
 import httpx
 import pytest
+import tinker
 
 from harbortrainer.backend.sessions import DUMMY_KEY, open_rest, open_session
 from harbortrainer.cli.main import main
 from harbortrainer.probe.report import ServerReport
+from tests.support.failing_server import FIRST, failing_server
 
+LIMIT_SEC = 30.0
 DEFECTS = (
     "a late first sample leaves training alone (defect 1)",
     "an older sampler leaves training alone (defect 1)",
@@ -39,6 +45,25 @@ def measured(tmp_path_factory):
 
 def verdicts(report: ServerReport) -> dict[str, str]:
     return {row.what: row.verdict for row in report.rows}
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({}, ["no Tinker API there (healthz answered 500"]),
+        ({"/api/v1/healthz": {"ok": True}}, ["no Tinker API there", '{"ok": true}']),
+        ({"/api/v1/healthz": FIRST["/api/v1/healthz"]}, ["answers 500 to POST", "a server without a name"]),
+        (FIRST, ["answers 500 to POST /api/v1/create_model", "'Another-RL' 0.1", f"SDK tinker {tinker.__version__}"]),
+    ],
+)
+def test_a_server_that_fails_at_everything_is_named_soon(answers, words, tmp_path):
+    """In a process of its own: the SDK still repeats its requests when the doctor has given up."""
+    with failing_server(answers) as url:
+        command = (sys.executable, "-m", "src.doctor", "backend=skyrl-tx", f"skyrl_tx_url={url}")
+        env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_SEC, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and all(word in done.stderr for word in words), done.stderr
 
 
 def test_ours_has_none_of_the_defects(server_url, measured):

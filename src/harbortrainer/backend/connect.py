@@ -12,6 +12,7 @@ import httpx
 import tinker
 
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Contract, Limits, ServerKind, kind_of
+from harbortrainer.backend.failing import failing
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health, memory_line, silent, until_answering, watched
 from harbortrainer.backend.http import http_client
@@ -32,7 +33,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import BaseModel, read_base_model
 from harbortrainer.policy.silence import Silences
 from harbortrainer.setting import url_problem
-from harbortrainer.stopping import End, in_daemon_thread
+from harbortrainer.stopping import End, in_daemon_thread, run_until
 
 CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
 
@@ -120,6 +121,10 @@ class Backend:
 
 async def connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:
     """Check URL, key, health and model, in this order; then get the contract from `measure`. Raises UserError."""
+    return await run_until(_connect(config, measure, api, say), failing(server_url(config)))
+
+
+async def _connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:
     kind = kind_of(config)
     url = server_url(config)
     key = api_key(kind)

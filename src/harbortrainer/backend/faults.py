@@ -66,7 +66,7 @@ HINTS = (
         "the gradient is not a number: the weights have diverged; start a new run with a lower learning_rate",
     ),
     (
-        r"'detail': '(?:Not Found|Method Not Allowed)'|Error code: 415",
+        r"'detail': '(?:Not Found|Method Not Allowed)'|Error code: 415|only supports as proto",
         "the server lacks a request of this SDK (tinker {version}): it is too old or too new; start one with "
         "scripts/start_skyrl_tx.sh",
     ),

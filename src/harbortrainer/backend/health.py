@@ -11,7 +11,7 @@ from harbortrainer.backend.contract import HEALTH_LIMIT_SEC
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.http import http_client
 from harbortrainer.config import Endpoint
-from harbortrainer.errors import BackendError, ServerLost, UserError
+from harbortrainer.errors import BackendError, ServerLost, UserError, one_line
 from harbortrainer.stopping import run_until
 
 PATH = "/api/v1/healthz"
@@ -43,7 +43,8 @@ async def check_health(url: str, config: Endpoint) -> dict[str, Any]:
         body = None
     body = body if isinstance(body, dict) else {}
     if config.backend == "skyrl-tx" and (answer.status_code != httpx.codes.OK or "status" not in body):
-        raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code}); {fix}")
+        said = one_line(answer.text, 60)
+        raise UserError(f"{where}: no Tinker API there (healthz answered {answer.status_code} {said}); {fix}")
     return about_server(body)
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from harbortrainer.backend.connect import server_url
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, kind_of
+from harbortrainer.backend.failing import failing
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health
 from harbortrainer.backend.sessions import Session, api_key, end_session, open_rest, open_session
@@ -23,16 +24,21 @@ from harbortrainer.probe.probe import load_or_probe
 from harbortrainer.probe.report import ServerReport, show
 from harbortrainer.probe.session import ProbeSession
 from harbortrainer.setting import settings
+from harbortrainer.stopping import run_until
 
 log = logging.getLogger("harbortrainer")
 
 
 async def probe(args: ServerArgs) -> int:
     place = {name: getattr(args, name) for name in settings(Endpoint)}
-    async with _opened(_config(args.url, args.model_name, **place)) as (session, model):
-        progress = functools.partial(print, file=sys.stderr, flush=True)
-        report = await load_or_probe(session, model, args.refresh, progress)
-    _give(report, args.json)
+    config = _config(args.url, args.model_name, **place)
+
+    async def measured() -> ServerReport:
+        async with _opened(config) as (session, model):
+            progress = functools.partial(print, file=sys.stderr, flush=True)
+            return await load_or_probe(session, model, args.refresh, progress)
+
+    _give(await run_until(measured(), failing(server_url(config))), args.json)
     return 0
 
 

@@ -1,0 +1,51 @@
+"""A real HTTP server that is up, and fails: with 500 at everything, or at all but what a client asks first."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+CAPABILITIES = {"supported_models": [{"model_name": "m", "max_context_length": 4096}]}
+FIRST = {  # answers of another make of the API, by path
+    "/api/v1/healthz": {"status": "ok"},
+    "/openapi.json": {"info": {"title": "Another-RL", "version": "0.1"}},
+    "/api/v1/client/config": {},
+    "/api/v1/client/dynamic_config": {},
+    "/api/v1/get_server_capabilities": CAPABILITIES,
+    "/api/v1/create_session": {"type": "create_session", "session_id": "s1"},
+    "/api/v1/session_heartbeat": {"type": "session_heartbeat"},
+}
+
+
+@contextlib.contextmanager
+def failing_server(answers: Mapping[str, Any]) -> Iterator[str]:
+    """Its URL. `answers`: JSON by path; every other request is answered with 500."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            path = self.path.split("?")[0]
+            body = json.dumps(answers.get(path, {"detail": "Internal Server Error"})).encode()
+            self.send_response(200 if path in answers else 500)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
