@@ -11,6 +11,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from scripts.models.portable_tokenizer import save_portable
 from scripts.quickstart.shape import Shape, padded, random_weights, save
 from scripts.quickstart.vocabulary import CHAT_TEMPLATE, PAD, TURN_END, TURN_START
 
@@ -59,7 +60,7 @@ def guessing_weights(shape: Shape, followers: dict[int, list[int]]) -> dict[str,
 def write_policy(folder: Path, texts: Iterable[str]) -> None:
     """The policy as a Hugging Face directory of the Qwen3 class, 0.1 M parameters."""
     tokenizer = build_tokenizer(texts)
-    tokenizer.save_pretrained(str(folder))
+    save_portable(tokenizer, folder)
     ids = tokenizer.get_vocab()
     digits = [ids[digit] for digit in DIGITS]
     followers = {ids[HEADER]: [ids[BOXED]], ids[BOXED]: digits, ids[CLOSE]: [ids[TURN_END]]}

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from transformers import PreTrainedTokenizerFast
 
 from scripts.desk.vocabulary import build_tokenizer
+from scripts.models.portable_tokenizer import save_portable
 from scripts.quickstart.shape import Shape, random_weights, read_shape, save
 from scripts.quickstart.vocabulary import PAD, TURN_END
 from scripts.quickstart.vocabulary import build_tokenizer as build_known
@@ -34,7 +35,7 @@ def weights(ids: dict[str, int], shape: Shape) -> dict[str, np.ndarray]:
 
 def make(directory: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write tokenizer, config.json and model.safetensors."""
-    tokenizer.save_pretrained(str(directory))
+    save_portable(tokenizer, directory)
     shape, ids = read_shape(KNOWN), tokenizer.get_vocab()  # its vocabulary's size too: the server compiles for a shape
     assert len(tokenizer) <= shape.vocab_size
     made = weights(ids, shape)

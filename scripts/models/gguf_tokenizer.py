@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from scripts.models.portable_tokenizer import save_portable
+
 SPECIAL_KINDS = (3, 4)  # GGUF's token types: control, user defined
 DIGITS_APART = ("smollm",)  # pre-tokenizers, as GGUF names them, that split every digit and then as GPT-2 does
 
@@ -49,4 +51,4 @@ def save_tokenizer(meta: Pairs, directory: Path, *, context: int) -> None:
         **{name: tokens[meta[f"tokenizer.ggml.{key}_token_id"]] for name, key in names.items()},
     )
     wrapped.chat_template = meta["tokenizer.chat_template"]
-    wrapped.save_pretrained(str(directory))
+    save_portable(wrapped, directory)

@@ -6,6 +6,7 @@ python -m scripts.quickstart.make_model [DIRECTORY]
 import sys
 from pathlib import Path
 
+from scripts.models.portable_tokenizer import save_portable
 from scripts.quickstart.shape import Shape, padded, random_weights, save
 from scripts.quickstart.vocabulary import PAD, TURN_END, build_tokenizer
 
@@ -14,7 +15,7 @@ SEED = 0
 
 def main(directory: Path) -> None:
     tokenizer = build_tokenizer()
-    tokenizer.save_pretrained(str(directory))
+    save_portable(tokenizer, directory)
     shape = Shape(vocab_size=padded(len(tokenizer)))
     ids = tokenizer.get_vocab()
     weights = random_weights(shape, SEED)
