@@ -93,7 +93,7 @@ def linear_attention(shape: Shape) -> dict[str, tuple[int, ...]]:
 def values(name: str, place: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """float32; what training would move from 0 or 1 is moved."""
     if name.endswith("A_log"):
-        return np.log(rng.uniform(0.01, 4, place)).astype(np.float32)
+        return np.log(rng.uniform(0.01, 1, place)).astype(np.float32)
     drawn = rng.standard_normal(place, dtype=np.float32)
     if len(place) == 1:
         return (1.0 if "linear_attn.norm" in name else 0.0) + 0.2 * drawn
