@@ -18,7 +18,8 @@ from scripts.models import tiny_hybrid
 
 FILE = Path(__file__).with_suffix(".json")
 TOKENIZER = Path("models/quickstart")
-LENGTHS = (1, 2, 3, 5, 64, 100, 127, 128, 129, 400, 700)  # of prompts; 128 is the one that needs no padding
+UNPADDED = 128  # tokens, a length to which the server pads prompts
+LENGTHS = (1, 2, 3, 5, 64, 100, 127, UNPADDED, 129, 400, 700)  # of prompts
 NEW = 24
 TRAINED = (7, 33, 90, 129)  # tokens of the datums
 RANK, ALPHA = 4, 8
