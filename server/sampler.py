@@ -53,8 +53,8 @@ class Plan:
 
     `memory`: the share of a GPU. `context`: tokens in a sequence; `positions`: rope_parameters, {} = the
     model's own.
-    `switches`: of vLLM's, for this kind of model. `flags`: more, from VLLM_FLAGS. `hang_sec`: without a token, after which it is started again.
-    `log_mb`: MiB of a log before it is put aside.
+    `switches`: of vLLM's, for this kind of model. `flags`: more, from VLLM_FLAGS. `hang_sec`: without a token, after
+    which it is started again. `log_mb`: MiB of a log before it is put aside.
     `handed`: a folder that is removed at the end (repairs/handover.py).
     """
 

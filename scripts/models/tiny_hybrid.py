@@ -91,13 +91,23 @@ def linear_attention(shape: Shape) -> dict[str, tuple[int, ...]]:
 
 
 def values(name: str, place: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """float32; what training would move from 0 or 1 is moved."""
+    """float32. A step changes the model about as much as a trained one, and no norm is as it starts."""
     if name.endswith("A_log"):
         return np.log(rng.uniform(0.01, 1, place)).astype(np.float32)
     drawn = rng.standard_normal(place, dtype=np.float32)
+    if "embed_tokens" in name:
+        return drawn
     if len(place) == 1:
-        return (1.0 if "linear_attn.norm" in name else 0.0) + 0.2 * drawn
-    return drawn * np.float32(0.5 if "conv1d" in name else place[1] ** -0.5)
+        return (start_of(name, place[0]) + 0.1 * drawn).astype(np.float32)
+    scale = 0.4 if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")) else 1.0
+    return drawn * np.float32(0.5 if "conv1d" in name else scale * place[1] ** -0.5)
+
+
+def start_of(name: str, width: int) -> float:
+    """Of a norm, to which 1 is added but in linear attention; the last one makes logits of about 1."""
+    if "linear_attn.norm" in name:
+        return 1.0
+    return 0.0 if ".layers." in name else width**-0.5 - 1
 
 
 def config(tokenizer: dict[str, Any], kind: Kind, dtype: Dtype, shape: Shape) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Layers whose memory grows with tokens times something wide are computed for a block of tokens at a time.
 
-Upstream: skyrl/tx/models/qwen3.py, qwen3_5.py, llama3.py compute a feed-forward layer for all tokens at once: 13 GiB at 128K tokens
-of Qwen3-4B, and several times that in the backward pass. skyrl/tx/layers/attention.py has scores for each pair of
-tokens wherever cuDNN does not compute attention. skyrl/tx/layers/stacked.py keeps nothing of a layer for the backward
-pass, or everything.
+Upstream: skyrl/tx/models/qwen3.py, qwen3_5.py, llama3.py compute a feed-forward layer for all tokens at once: 13 GiB at
+128K tokens of Qwen3-4B, and several times that in the backward pass. skyrl/tx/layers/attention.py has scores for each
+pair of tokens wherever cuDNN does not compute attention. skyrl/tx/layers/stacked.py keeps nothing of a layer for the
+backward pass, or everything.
 Here a pass keeps the results of attention, and then of matrix products, of as many layers as its memory has room for.
 """
 

@@ -4,7 +4,8 @@ Upstream: skyrl/backends/jax.py bounds passes and waves by their number of seque
 not fit is found out when it is computed.
 Here two short training passes are compiled and their scratch memory is extended to longer ones: layers, attention and
 logits are computed in blocks (engine_blocks), so that it grows with the tokens. A wave needs its keys and values, twice
-while it is filled, and each sequence the states of linear attention. Where a program turns out larger, engine_programs refuses it and smaller ones are computed.
+while it is filled, and each sequence the states of linear attention. Where a program turns out larger, engine_programs
+refuses it and smaller ones are computed.
 """
 
 # pyright: reportMissingImports=false

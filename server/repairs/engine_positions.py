@@ -1,7 +1,7 @@
 """Scaled positions of Qwen3, Qwen3.5 and Llama models, in training and sampling.
 
-Upstream: skyrl/tx/models/qwen3.py, qwen3_5.py, llama3.py give apply_rope the base of the frequencies and nothing of their scaling,
-so a model with YaRN or Llama 3.1's positions is computed as another model.
+Upstream: skyrl/tx/models/qwen3.py, qwen3_5.py, llama3.py give apply_rope the base of the frequencies and nothing of
+their scaling, so a model with YaRN or Llama 3.1's positions is computed as another model.
 """
 
 # pyright: reportMissingImports=false

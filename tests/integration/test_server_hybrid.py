@@ -18,12 +18,21 @@ from tests.support.vllm_server import vllm_server
 
 CLOSE = 1e-4  # nats, and of a gradient its share
 NOISE = 0.05  # nats, of bfloat16, in which vLLM computes linear attention on a CPU; on average
+EXACT = "tests/conformance/test_sampling.py::test_sampled_logprobs_are_the_trainers"
+COMPUTED = """
+import sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+import repairs
+repairs.apply("engine", repairs.NAMES)
+from tests.support import hybrid_engine
+"""
 
 
 def computed(folder: Path, tokens: int, *, only_samples: bool = False) -> dict[str, Any]:
     """By an engine with blocks of so many tokens."""
     tiny_hybrid.write(TOKENIZER, folder)
-    return results(folder, f"from tests.support import hybrid_engine\nhybrid_engine.main({tokens}, {only_samples})")
+    return results(folder, f"{COMPUTED}hybrid_engine.main({tokens}, {only_samples})")
 
 
 def apart(one: list[float], other: list[float]) -> float:
@@ -47,9 +56,7 @@ def test_answers_behind_padded_prompts_are_those_of_transformers(server_env: Non
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("tokens", [4096, 512])
-def test_prompts_answers_and_gradients_are_those_of_transformers(
-    server_env: None, tmp_path: Path, tokens: int
-) -> None:
+def test_prompts_answers_and_gradients_are_those_of_transformers(server_env: None, tmp_path: Path, tokens: int) -> None:
     """Up to 700 tokens, with layers computed at once and in blocks."""
     known, found = json.loads(FILE.read_text()), computed(tmp_path, tokens)
     check_answers(found["answers"])
@@ -83,7 +90,7 @@ async def test_vllm_samples_with_the_whole_adapter(server_env: None, tmp_path: P
                 assert await difference(client, saved) < NOISE
             assert await difference(two, await sampler(service, one, "other")) > 2 * NOISE
         if kind == "published":
-            conforms(server.url, "--deselect", "tests/conformance/test_sampling.py::test_sampled_logprobs_are_the_trainers")
+            conforms(server.url, "--deselect", EXACT)
 
 
 async def difference(client: Any, saved: Any) -> float:

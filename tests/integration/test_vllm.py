@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ import tinker
 from tinker.proto.response_conv import deserialize_sample_response
 
 from harbortrainer.cli.main import main
-from tests.conftest import MODEL, ROOT, live_server
+from tests.conftest import MODEL, live_server
 from tests.support.conformance import conforms
 from tests.support.engine_parts import ADAM, DATA, STILL, adapters, datum, sampler, step
 from tests.support.server_parts import Raw, awaited

@@ -1,4 +1,7 @@
-"""What an engine computes of the tiny Qwen3.5 of hybrid_reference. Imported in the server's environment alone."""
+"""What an engine computes of the tiny Qwen3.5 of hybrid_reference.
+
+Imported in the server's environment alone, with all repairs applied.
+"""
 
 # pyright: reportMissingImports=false
 import json
@@ -8,14 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import jax
 import numpy as np
-
-import repairs
-
-repairs.apply("engine", repairs.NAMES)
 from skyrl.backends import jax as backend
 from skyrl.tinker import types
 
@@ -88,9 +85,8 @@ class Engine:
         total = jax.tree.map_with_path(engine_gather.turned, jax.device_get(self.engine.gradients["m"].total))
         tensors = engine_gather.tensors_of(engine_gather.on_host(self.engine.own_view, total), config)
         names = reference.adapter("one", tiny_hybrid.SHAPES["tiny"])
-        return {
-            name: reference.along(tensors[engine_gather.PREFIX + name], number) for number, name in enumerate(names)
-        }
+        own = enumerate(tensors[engine_gather.PREFIX + name] for name in names)
+        return {name: reference.along(one, number) for name, (number, one) in zip(names, own, strict=True)}
 
 
 def main(tokens: int, only_samples: bool) -> None:

@@ -43,9 +43,7 @@ def modules(shape: tiny_hybrid.Shape) -> dict[str, tuple[int, int]]:
     """Output and input of each linear layer of a text model."""
     found = tiny_hybrid.places(1, shape, "model.").items()
     names = {*LINEAR, *ATTENTION, *MLP}
-    return {
-        name.removesuffix(".weight"): (place[0], place[1]) for name, place in found if name.split(".")[-2] in names
-    }
+    return {name.removesuffix(".weight"): (place[0], place[1]) for name, place in found if name.split(".")[-2] in names}
 
 
 def adapter(name: str, shape: tiny_hybrid.Shape) -> dict[str, np.ndarray]:
