@@ -99,7 +99,7 @@ def values(name: str, place: tuple[int, ...], rng: np.random.Generator) -> np.nd
         return drawn
     if len(place) == 1:
         return (start_of(name, place[0]) + 0.1 * drawn).astype(np.float32)
-    scale = 0.4 if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")) else 1.0
+    scale = 0.2 if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")) else 1.0
     return drawn * np.float32(0.5 if "conv1d" in name else scale * place[1] ** -0.5)
 
 
@@ -148,8 +148,7 @@ def config(tokenizer: dict[str, Any], kind: Kind, dtype: Dtype, shape: Shape) ->
 
 def sections(pairs: int) -> list[int]:
     """How the rotated pairs of a head are divided among time, height and width."""
-    third = pairs // 3
-    return [pairs - 2 * third, third, third]
+    return [(pairs + 2 - place) // 3 for place in range(3)]
 
 
 def write(source: Path, directory: Path, kind: Kind = "text", dtype: Dtype = "float32", size: str = "tiny") -> None:

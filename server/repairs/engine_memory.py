@@ -83,7 +83,7 @@ def wave_bytes(self: Any) -> int:
 
 
 def linear_layers(config: Any) -> int:
-    return list(getattr(config, "layer_types", None) or ()).count("linear_attention")
+    return sum(kind == "linear_attention" for kind in getattr(config, "layer_types", None) or ())
 
 
 def state_bytes(self: Any) -> int:
