@@ -35,6 +35,8 @@ from repairs import SKYRL_VERSION
 
 ENGINE_FLAG = "--run-engine"
 HEADS = ("num_attention_heads", "num_key_value_heads")
+CLASSES = ("LlamaForCausalLM", "Llama3ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Qwen3_5ForCausalLM")
+CLASSES += ("Qwen3_5ForConditionalGeneration", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM")  # of skyrl.tx.models
 
 
 def check_version() -> None:
@@ -72,6 +74,18 @@ def fetch_model(model: str) -> None:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         sys.exit(f"model {model}: no such directory, and not to be had from the hub ({reason})")
+
+
+def check_class() -> None:
+    """Exits with one line where skyrl has no class for the model. After configure_api."""
+    from skyrl.tinker import api
+
+    from repairs.api_limits import model_config
+
+    found = model_config().get("architectures") or []
+    if not set(CLASSES).intersection(found):
+        named, name = ", ".join(found) or "no class in its config.json", api.app.state.engine_config.base_model
+        sys.exit(f"model {name}: {named}: not computed by this server; it computes {', '.join(CLASSES)}")
 
 
 def check_parallel() -> None:
@@ -192,6 +206,7 @@ def run_api(flags: list[str]) -> None:
 
         api._build_uv_run_cmd_engine = engine_command
         configure_api(args)
+        check_class()
         check_parallel()
         check_positions(args.repairs)
         url = f"http://{args.host}:{args.port}"

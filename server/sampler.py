@@ -37,6 +37,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes as --max-lora-
 # Without the list vLLM wraps the unembedding too, which the trainer does not train; two prompts scored at once then end
 # vLLM's engine on a CPU
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ADAPTED += ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")  # of linear attention
 DEATHS_WITHIN_SEC, LONGEST_PAUSE_SEC, POLL_SEC, STOP_SEC = 600.0, 30.0, 0.5, 5.0
 WRITE_AGAIN_SEC = 5.0
 LOG_TAIL_BYTES, LONGEST_CAUSE = 65536, 300
@@ -52,8 +53,8 @@ class Plan:
 
     `memory`: the share of a GPU. `context`: tokens in a sequence; `positions`: rope_parameters, {} = the
     model's own.
-    `flags`: more of vLLM's, from VLLM_FLAGS. `hang_sec`: without a token, after which it is started again.
-    `log_mb`: MiB of a log before it is put aside.
+    `switches`: of vLLM's, for this kind of model. `flags`: more, from VLLM_FLAGS. `hang_sec`: without a token, after
+    which it is started again. `log_mb`: MiB of a log before it is put aside.
     `handed`: a folder that is removed at the end (repairs/handover.py).
     """
 
@@ -69,6 +70,7 @@ class Plan:
     hang_sec: float
     log_mb: int
     positions: dict[str, Any] = field(default_factory=dict)
+    switches: tuple[str, ...] = ()
     after: str = ""
     flags: str = ""
     handed: str = ""
@@ -115,7 +117,7 @@ def command(plan: Plan, index: int) -> list[str]:
         switches.append("--no-enable-chunked-prefill")
     flags = [str(part) for pair in values.items() for part in pair]
     program = ["-m", "vllm.entrypoints.openai.api_server"] if plan.gpus else [str(HERE / "sampler_cpu.py")]
-    return [str(PYTHON), *program, *flags, *switches, *shlex.split(plan.flags)]
+    return [str(PYTHON), *program, *flags, *switches, *plan.switches, *shlex.split(plan.flags)]
 
 
 def environment(plan: Plan, index: int) -> dict[str, str]:

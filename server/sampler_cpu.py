@@ -4,6 +4,10 @@ It runs under server/vllm/.venv. Upstream: vllm 0.32.0, vllm/lora/ops/torch_ops/
 vllm-project/vllm#48421. A token of the base model has the adapter's index -1, which selects the last adapter in memory:
 a sample of the base model, batched with samples of adapters, is of that adapter's weights. On a GPU the index skips it.
 
+torchvision, which vLLM's Qwen3.5 imports for images, is built for CUDA on the ordinary index: its operators do not load
+beside torch for CPUs, and its import then misses two of them. They are declared here and never called; vLLM inspects a
+model's class in this process for that.
+
 vLLM spawns its engine, which imports everything once more (12 s). Here the engine is a fork, which has the repair too.
 vLLM spawns because it binds threads to cores; server/sampler.py binds none.
 """
@@ -14,10 +18,17 @@ import multiprocessing
 import runpy
 from typing import Any
 
-from vllm.lora.ops import torch_ops
-from vllm.lora.ops.torch_ops import lora_ops
-from vllm.utils import system_utils
-from vllm.v1.engine import utils as engine_utils
+import torch
+
+operators = torch.library.Library("torchvision", "DEF")
+operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+from vllm.lora.ops import torch_ops  # noqa: E402
+from vllm.lora.ops.torch_ops import lora_ops  # noqa: E402
+from vllm.model_executor.models import registry  # noqa: E402
+from vllm.utils import system_utils  # noqa: E402
+from vllm.v1.engine import utils as engine_utils  # noqa: E402
 
 stock_shrink = lora_ops.bgmv_shrink
 
@@ -28,6 +39,7 @@ def bgmv_shrink(inputs: Any, weights: Any, output: Any, indices: Any, scaling: f
 
 
 lora_ops.bgmv_shrink = torch_ops.bgmv_shrink = bgmv_shrink  # before anything imports the name
+registry._run_in_subprocess = lambda inspect: inspect()
 fork = functools.partial(multiprocessing.get_context, "fork")
 system_utils.get_mp_context = engine_utils.get_mp_context = fork
 

@@ -197,10 +197,20 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         hang_sec=args.vllm_hang_sec or (HANG_CPU_SEC if on_cpu else HANG_SEC),
         log_mb=args.log_mb,
         positions=positions.parameters_of(values, own_context()) if positions.is_ours(values) else {},
+        switches=switches_for(values, on_cpu),
         after=str(marker) if shared else "",
         flags=args.vllm_flags,
         handed=str(handover.make_folder(state)),
     )
+
+
+def switches_for(values: dict[str, Any], on_cpu: bool) -> tuple[str, ...]:
+    """For a config.json, text part included: without images; on a CPU, no prefixes of linear attention (Qwen3.5).
+
+    vLLM keeps such prefixes only where it splits prompts, which server/sampler.py switches off on a CPU.
+    """
+    found = ("--language-model-only",) if "vision_config" in values else ()
+    return (*found, "--no-enable-prefix-caching") if on_cpu and "linear_key_head_dim" in values else found
 
 
 def first_gpu() -> str:

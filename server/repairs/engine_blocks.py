@@ -1,9 +1,9 @@
 """Layers whose memory grows with tokens times something wide are computed for a block of tokens at a time.
 
-Upstream: skyrl/tx/models/qwen3.py, llama3.py compute a feed-forward layer for all tokens at once: 13 GiB at 128K tokens
-of Qwen3-4B, and several times that in the backward pass. skyrl/tx/layers/attention.py has scores for each pair of
-tokens wherever cuDNN does not compute attention. skyrl/tx/layers/stacked.py keeps nothing of a layer for the backward
-pass, or everything.
+Upstream: skyrl/tx/models/qwen3.py, qwen3_5.py, llama3.py compute a feed-forward layer for all tokens at once: 13 GiB at
+128K tokens of Qwen3-4B, and several times that in the backward pass. skyrl/tx/layers/attention.py has scores for each
+pair of tokens wherever cuDNN does not compute attention. skyrl/tx/layers/stacked.py keeps nothing of a layer for the
+backward pass, or everything.
 Here a pass keeps the results of attention, and then of matrix products, of as many layers as its memory has room for.
 """
 
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from skyrl.tx.layers import attention as attention_module
 from skyrl.tx.layers.stacked import StackedDecoderLayers
-from skyrl.tx.models import llama3, qwen3
+from skyrl.tx.models import llama3, qwen3, qwen3_5
 
 from repairs.engine_lora import PRODUCT
 
@@ -133,8 +133,8 @@ def layers(self: Any, hidden_states: jax.Array, *, is_training: bool = False, **
 
 
 def apply() -> None:
-    for kind in (qwen3.Qwen3MLP, qwen3.Qwen3MoeSparseMoeBlock, llama3.Llama3MLP):
+    for kind in (qwen3.Qwen3MLP, qwen3.Qwen3MoeSparseMoeBlock, llama3.Llama3MLP, qwen3_5.Qwen3_5MLP):
         kind.__call__ = with_blocks(kind.__call__)
-    for module in (qwen3, llama3):
+    for module in (qwen3, llama3, qwen3_5):
         module.dot_product_attention = attention
     StackedDecoderLayers.__call__ = layers

@@ -4,7 +4,8 @@ Upstream: skyrl/backends/jax.py bounds passes and waves by their number of seque
 not fit is found out when it is computed.
 Here two short training passes are compiled and their scratch memory is extended to longer ones: layers, attention and
 logits are computed in blocks (engine_blocks), so that it grows with the tokens. A wave needs its keys and values, twice
-while it is filled. Where a program turns out larger, engine_programs refuses it and smaller ones are computed.
+while it is filled, and each sequence the states of linear attention. Where a program turns out larger, engine_programs
+refuses it and smaller ones are computed.
 """
 
 # pyright: reportMissingImports=false
@@ -17,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from skyrl.backends import jax as backend
+from skyrl.tx.utils.models import is_stacked_path
 from skyrl.utils.log import logger
 
 from repairs import engine_blocks, engine_load, engine_shapes, engine_waves
@@ -56,10 +58,12 @@ def kept_bytes(self: Any) -> tuple[int, int]:
     """Of a token in a layer: the result of attention, and those of all linear layers with their low-rank parts."""
     config = self.model_config.get_config()
     item = jnp.dtype(backend.get_dtype(config.dtype)).itemsize
-    flat = jax.tree_util.tree_flatten_with_path(self.non_lora_params)[0]
-    kernels = [value for path, value in flat if path[-2].key == "kernel" and value.ndim == 3]
-    products = sum(value.shape[-1] + self.config.max_lora_rank for value in kernels)
-    return attention_width(config) * item + 4 * config.num_attention_heads, max(products, 1) * item
+    layers, products = config.num_hidden_layers, 0
+    for path, value in jax.tree_util.tree_flatten_with_path(self.non_lora_params)[0]:
+        names = [part.key for part in path if hasattr(part, "key")]
+        if "layers" in names and "kernel" in names:
+            products += (value.shape[-1] + self.config.max_lora_rank) * (layers if is_stacked_path(path) else 1)
+    return attention_width(config) * item + 4 * config.num_attention_heads, max(products // layers, 1) * item
 
 
 def attention_width(config: Any) -> int:
@@ -75,7 +79,22 @@ def wave_bytes(self: Any) -> int:
     config = self.model_config.get_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     item = jnp.dtype(backend.get_dtype(config.dtype)).itemsize
-    return 2 * config.num_hidden_layers * heads * head_size(config) * item
+    return 2 * (config.num_hidden_layers - linear_layers(config)) * heads * head_size(config) * item
+
+
+def linear_layers(config: Any) -> int:
+    return sum(kind == "linear_attention" for kind in getattr(config, "layer_types", None) or ())
+
+
+def state_bytes(self: Any) -> int:
+    """Of what a sequence has of linear attention, whatever its length (engine_hybrid)."""
+    config = self.model_config.get_config()
+    if not (count := linear_layers(config)):
+        return 0
+    item = jnp.dtype(backend.get_dtype(config.dtype)).itemsize
+    values = config.linear_num_value_heads * config.linear_value_head_dim
+    channels = 2 * config.linear_num_key_heads * config.linear_key_head_dim + values
+    return count * (4 * values * config.linear_key_head_dim + item * channels * (config.linear_conv_kernel_dim - 1))
 
 
 def reserved(self: Any) -> int:
@@ -129,6 +148,7 @@ def plan(self: Any) -> dict[str, Any]:
     kept = longest(KEPT * free, first, per_token + layers * (attention + products))  # what keeps everything
     most = min(kept if kept >= MEASURED[0] else int((USED * free - first) / per_token), whole_pass(self))
     engine_shapes.pass_tokens = max(most, engine_shapes.SHORTEST)
+    engine_waves.state_tokens = -(-state_bytes(self) // wave_bytes(self))
     engine_waves.wave_tokens = max(1, int(USED * free / (FILLING * wave_bytes(self))))
     return {
         "limit_gib": round((programs.room.limit() or 0) / GIB, 2),

@@ -1,7 +1,7 @@
-"""Scaled positions of Qwen3 and Llama models, in training and sampling.
+"""Scaled positions of Qwen3, Qwen3.5 and Llama models, in training and sampling.
 
-Upstream: skyrl/tx/models/qwen3.py, llama3.py give apply_rope the base of the frequencies and nothing of their scaling,
-so a model with YaRN or Llama 3.1's positions is computed as another model.
+Upstream: skyrl/tx/models/qwen3.py, qwen3_5.py, llama3.py give apply_rope the base of the frequencies and nothing of
+their scaling, so a model with YaRN or Llama 3.1's positions is computed as another model.
 """
 
 # pyright: reportMissingImports=false
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from pydantic import Field
 from skyrl.backends import jax as backend
-from skyrl.tx.models import llama3, qwen3
+from skyrl.tx.models import llama3, qwen3, qwen3_5
 from skyrl.utils.log import logger
 
 from repairs.positions import frequencies, parameters_of
@@ -33,9 +33,10 @@ def with_positions(stock_init: Any) -> Any:
     def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
         """Wraps JaxBackendImpl.__init__."""
         folder = backend.resolve_model_path(base_model)
-        parameters = parameters_of(backend.AutoConfig.from_pretrained(folder).to_dict(), config.context_limit)
+        text = backend.AutoConfig.from_pretrained(folder).get_text_config()
+        parameters = parameters_of(text.to_dict(), config.context_limit)
         logger.info(f"positions: {parameters}")
-        for module in (qwen3, llama3):
+        for module in (qwen3, qwen3_5, llama3):
             module.apply_rope = partial(rotate, parameters)
         stock_init(self, base_model, config, process_id)
 

@@ -26,13 +26,14 @@ from repairs.engine_programs import TooLarge
 from repairs.engine_shapes import Part, filled_rows, full_rows, parts, power_of_two, prompt_length, room_for
 
 QUARTER = 4
+state_tokens = 0  # in whose room fit the states of linear attention of a sequence; engine_memory sets it
 wave_tokens = 0  # of prompts and answers that a wave has room for; 0: no limit; engine_memory sets it
 stock_generate = GeneratorMixin.generate
 
 
 def full_seats(room: int, most: int) -> int:
     """Seats of a full wave with `room` tokens each."""
-    fitting = max(1, wave_tokens // room) if wave_tokens else most
+    fitting = max(1, wave_tokens // (room + state_tokens)) if wave_tokens else most
     return most if fitting >= most else power_of_two(fitting + 1) // 2
 
 
@@ -189,7 +190,7 @@ def make_smaller(batch: types.PreparedSampleBatch, part: Part, is_scored: bool) 
     if is_scored and new == 1:
         engine_shapes.pass_tokens = part.filled * part.length // 2
     else:
-        wave_tokens = part.filled * room_for(part.length + new) // 2
+        wave_tokens = part.filled * (room_for(part.length + new) + state_tokens) // 2
 
 
 def joined(done: dict[str, Any], best: dict[int, list[Any]], start: int, end: int, is_scored: bool) -> Any:

@@ -54,7 +54,7 @@ def trouble(config: Mapping[str, Any], context: int) -> str | None:
 
 def is_ours(config: Mapping[str, Any]) -> bool:
     """Whether its positions are those of engine_positions; other families of skyrl have their own."""
-    return str(config.get("model_type")) in ("qwen3", "qwen3_moe", "llama")
+    return str(config.get("model_type")) in ("qwen3", "qwen3_moe", "qwen3_5_text", "llama")
 
 
 def frequencies(size: int, parameters: Mapping[str, Any]) -> tuple[np.ndarray, float]:

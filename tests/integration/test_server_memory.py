@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from scripts.models import tiny_model
 from tests.support import scaled_positions
 from tests.support.engine_programs import results
+from tests.support.tiers import first
 
 LIMITED = """
 import json, sys
@@ -97,13 +99,12 @@ print("RESULT", json.dumps(found))
 """
 
 
-def test_scaled_positions_are_those_of_transformers(server_env: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", first(2, scaled_positions.KINDS))
+def test_scaled_positions_are_those_of_transformers(server_env: None, tmp_path: Path, name: str) -> None:
     """Over distances of 60,000 and 100,000 tokens, in float32."""
     known = json.loads(scaled_positions.FILE.read_text())
-    for name in scaled_positions.KINDS:
-        model = tmp_path / name
-        scaled_positions.write_model(name, model)
-        found = results(model, POSITIONS)
-        for part in ("trainer", "sampler"):
-            assert np.abs(np.array(found[part]) - known[name]).max() < 1e-4, (name, part)
-        assert found["decoded"] < 1e-4
+    scaled_positions.write_model(name, tmp_path)
+    found = results(tmp_path, POSITIONS)
+    for part in ("trainer", "sampler"):
+        assert np.abs(np.array(found[part]) - known[name]).max() < 1e-4, part
+    assert found["decoded"] < 1e-4

@@ -135,6 +135,14 @@ def test_incomplete_model_directory(settings: dict[str, str], tmp_path: Path) ->
     assert "Traceback" not in done.stdout
 
 
+def test_a_class_that_is_not_computed_is_refused_by_its_name(settings: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["Qwen3_5MoeForConditionalGeneration"]}')
+    (tmp_path / "model.safetensors").touch()
+    done = run_script(START, tmp_path, env=settings | {"JAX_PLATFORMS": "cpu"})
+    assert done.returncode == 1 and len(done.stdout.strip().splitlines()) == 1, done.stdout
+    assert "Qwen3_5MoeForConditionalGeneration: not computed by this server" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("size", "words"), [("3", "num_attention_heads=4 and num_key_value_heads=2"), ("4", "num_key_value_heads=2")]
 )

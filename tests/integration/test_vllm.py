@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,8 @@ import tinker
 from tinker.proto.response_conv import deserialize_sample_response
 
 from harbortrainer.cli.main import main
-from tests.conftest import MODEL, ROOT, live_server
+from tests.conftest import MODEL, live_server
+from tests.support.conformance import conforms
 from tests.support.engine_parts import ADAM, DATA, STILL, adapters, datum, sampler, step
 from tests.support.server_parts import Raw, awaited
 from tests.support.small_server import Server
@@ -35,10 +34,7 @@ def server(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def test_conformance(server: Server) -> None:
-    env = os.environ | {"TINKER_CONFORMANCE_URL": server.url}
-    command = [sys.executable, "-m", "pytest", "tests/conformance", "-q", "-o", "addopts="]
-    done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False, timeout=3600)
-    assert done.returncode == 0, done.stdout[-5000:]
+    conforms(server.url)
     assert sampling(server.url)["prompt_tokens"] > 0, "vLLM has sampled"
 
 

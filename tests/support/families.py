@@ -73,6 +73,20 @@ QWEN_TOOLS = replace(
     markup=(*QWEN.markup, "</tool_response>"),
 )  # fmt: skip
 QWEN_CODER = replace(QWEN_TOOLS, name="qwen3-coder", template=(_TEMPLATES / "qwen3_coder.jinja").read_text())
+_TURN, _CALLS, _HEADER = (  # what Qwen3.5 writes otherwise: each answer has a thought, and a header may open one
+    "'<|im_start|>' + message.role + '\\n' + message.content",
+    "{{- '<|im_start|>assistant' }}",
+    "{{- '<|im_start|>assistant\\n' }}",
+)
+_THOUGHT = "'<think>\\n\\n</think>\\n\\n'"
+QWEN_3_5 = replace(
+    QWEN_CODER, name="qwen3.5",
+    template=QWEN_CODER.template.replace(
+        _TURN, f"'<|im_start|>' + message.role + '\\n' + ({_THOUGHT} if message.role == 'assistant' else '')"
+        " + message.content",
+    ).replace(_CALLS, "{{- '<|im_start|>assistant\\n<think>\\n\\n</think>\\n' }}")
+    .replace(_HEADER, _HEADER + "{{- '<think>\\n' if enable_thinking else " + _THOUGHT + " }}"),
+)  # fmt: skip
 LLAMA_TOOLS = replace(
     LLAMA, name="llama3.1", template=(_TEMPLATES / "llama3_1.jinja").read_text(),
     special=(*LLAMA.special, "<|python_tag|>"),

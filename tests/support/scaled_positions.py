@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.models import tiny_model
+from scripts.models import tiny_hybrid, tiny_model
 
 FILE = Path(__file__).with_suffix(".json")
 TOKENIZER = Path("models/quickstart")
@@ -21,12 +21,17 @@ EACH = 96  # tokens at each place
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768, "rope_theta": 1_000_000.0}
 LLAMA = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LLAMA |= {"original_max_position_embeddings": 8192, "rope_theta": 500_000.0}
-KINDS: dict[str, tuple[tiny_model.Kind, dict[str, Any]]] = {"yarn": ("qwen3", YARN), "llama3": ("llama", LLAMA)}
+PARTIAL = YARN | {"partial_rotary_factor": 0.25}
+KINDS: dict[str, tuple[tiny_model.Kind | None, dict[str, Any]]] = {"yarn": ("qwen3", YARN), "llama3": ("llama", LLAMA)}
+KINDS |= {"yarn of qwen3.5": (None, PARTIAL)}
 
 
 def write_model(name: str, directory: Path) -> None:
     kind, scaling = KINDS[name]
-    tiny_model.write(TOKENIZER, directory, kind, "float32")
+    if kind is None:
+        tiny_hybrid.write(TOKENIZER, directory)
+    else:
+        tiny_model.write(TOKENIZER, directory, kind, "float32")
     config = json.loads((directory / "config.json").read_text())
     config |= {"rope_parameters": scaling, "rope_theta": scaling["rope_theta"], "max_position_embeddings": 131_072}
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -16,9 +16,9 @@ from tests.support.processes import freeze
 class Server:
     """One on a port of its own; started again it has the same port and, unless it is made to forget, its database."""
 
-    def __init__(self, state: Path, *flags: str, **settings: str) -> None:
+    def __init__(self, state: Path, *flags: str, model: Path = MODEL, **settings: str) -> None:
         """`flags`: skyrl's. `settings`: of scripts/start_skyrl_tx.sh."""
-        self.state = state
+        self.state, self.model = state, model
         self._flags = flags
         self._port = str(free_port())
         self._env = SMALL_SERVER | {"SKYRL_TX_PORT": self._port, "SKYRL_TX_STATE": str(state)} | settings
@@ -26,7 +26,7 @@ class Server:
 
     def start(self, **settings: str) -> None:
         """`settings`: of this start, over those of all starts."""
-        command = ("scripts/start_skyrl_tx.sh", "--background", MODEL, *self._flags)
+        command = ("scripts/start_skyrl_tx.sh", "--background", self.model, *self._flags)
         succeed(*command, env=self._env | settings, timeout_sec=900)
 
     def stop(self) -> str:

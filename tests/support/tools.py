@@ -8,9 +8,9 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
 from tests.support.fakes import ScriptedClient
-from tests.support.families import LLAMA_PLAIN, LLAMA_TOOLS, QWEN, QWEN_CODER, QWEN_TOOLS, TEKKEN, chat_of
+from tests.support.families import LLAMA_PLAIN, LLAMA_TOOLS, QWEN, QWEN_3_5, QWEN_CODER, QWEN_TOOLS, TEKKEN, chat_of
 
-NATIVE = (QWEN_TOOLS, LLAMA_TOOLS, QWEN_CODER)
+NATIVE = (QWEN_TOOLS, LLAMA_TOOLS, QWEN_CODER, QWEN_3_5)
 
 
 def tool(name: str, *arguments: str, about: str = "") -> dict[str, Any]:

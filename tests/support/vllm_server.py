@@ -20,10 +20,10 @@ START_SEC = 900.0
 
 
 @contextmanager
-def vllm_server(state: Path, **settings: str) -> Iterator[Server]:
+def vllm_server(state: Path, model: Path = MODEL, **settings: str) -> Iterator[Server]:
     succeed("scripts/setup.sh", "--sampler", timeout_sec=1800)
     always = {"SAMPLER": "vllm", "VLLM_MAX_DEATHS": "1000", "SESSION_TIMEOUT": "600"}
-    server = Server(state, **always | settings)
+    server = Server(state, model=model, **always | settings)
     server.start()
     try:
         yield server

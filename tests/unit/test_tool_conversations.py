@@ -14,7 +14,7 @@ from harbortrainer.policy.special_strings import control_strings
 from harbortrainer.policy.tools import hermes
 from harbortrainer.run.metrics import turn_metrics
 from tests.support.fakes import CHATML, LLAMA3, byte_tokenizer, chat_template
-from tests.support.families import LLAMA_TOOLS, QWEN_TOOLS, chat_of
+from tests.support.families import LLAMA_TOOLS, QWEN_3_5, QWEN_TOOLS, chat_of
 from tests.support.tools import TOOLS, call, chats, talk, tool, written
 
 NAMES = sorted(chats())
@@ -131,6 +131,14 @@ async def test_what_was_sampled_is_never_rendered_again() -> None:
     assert client.requests[1].prompt_T[start : start + len(sampled)] == sampled
 
 
+async def test_a_call_behind_a_thought_that_the_header_has_opened_is_read() -> None:
+    chat = chat_of(QWEN_3_5, enable_thinking=True)
+    text = "I look it up.\n</think>\n\n" + written(chat, "find_order", {"id": "1"})
+    conversation, client = talk(chat, [text, "done"])
+    assert [one.arguments for one in (await conversation.ask(OPENING)).calls] == [{"id": "1"}]
+    assert chat.tokenizer.decode(client.requests[0].prompt_T).endswith("<think>\n")
+
+
 async def test_an_answer_cut_within_a_call_is_a_failure_and_is_closed_by_the_next_prompt() -> None:
     chat = chat_of(QWEN_TOOLS)
     conversation, _ = talk(chat, [written(chat, "find_order", {"id": "1" * 90}), "done"], max_tokens=40)
@@ -201,7 +209,8 @@ def test_forms_are_found_by_rendering() -> None:
     assert {(form.opening, form.arguments) for name, form in forms.items() if name != LLAMA_TOOLS.name} == {
         ("<tool_call>", "arguments")
     }
-    assert [name for name, form in forms.items() if form.xml] == ["qwen3-coder"]
+    assert [name for name, form in forms.items() if form.xml] == ["qwen3-coder", "qwen3.5"]
+    assert chats(thinking=True)["qwen3.5"].call_form == forms["qwen3.5"]
     llama = forms[LLAMA_TOOLS.name]
     assert (llama.opening, llama.closing, llama.arguments, llama.several) == ("", "", "parameters", False)
     assert chats()["hermes llama3 with system"].renderer.name.endswith("+hermes")

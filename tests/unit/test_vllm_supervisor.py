@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import logs
 import pytest
@@ -90,7 +91,25 @@ def test_each_worker_on_a_gpu_imports_the_repair(tmp_path: Path) -> None:
 def test_vllm_adapts_no_unembedding(tmp_path: Path) -> None:
     words = sampler.command(plan_of(tmp_path), 0)
     place = words.index("--lora-target-modules") + 1
-    assert words[place : place + 8] == [*sampler.ADAPTED, "--enable-lora"] and "lm_head" not in words
+    assert words[place : place + 13] == [*sampler.ADAPTED, "--enable-lora"] and "lm_head" not in words
+
+
+@pytest.mark.parametrize(
+    ("values", "on_cpu", "switches"),
+    [
+        ({}, True, ()),
+        ({"linear_key_head_dim": 128}, False, ()),
+        ({"linear_key_head_dim": 128}, True, ("--no-enable-prefix-caching",)),
+        ({"linear_key_head_dim": 128, "vision_config": {}}, False, ("--language-model-only",)),
+    ],
+)
+def test_a_kind_of_model_has_switches_of_its_own(
+    tmp_path: Path, values: dict[str, Any], on_cpu: bool, switches: tuple[str, ...]
+) -> None:
+    found = sampler_start.switches_for(values, on_cpu)
+    assert found == switches
+    words = sampler.command(plan_of(tmp_path, switches=found, flags="--seed 3"), 0)
+    assert words[-2 - len(switches) :] == [*switches, "--seed", "3"], "the operator's come last"
 
 
 def test_more_adapters_fit_into_vllm_than_are_registered() -> None:

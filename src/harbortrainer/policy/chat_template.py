@@ -111,7 +111,11 @@ class ChatTemplate:
         """How answers call tools. Raises UserError when the template does not render tools or their results."""
         if self._hermes:
             return call_form_of_hermes(self._render, self._model)
-        return find_form(self._render, lambda text: self.answer(self._encode(text)).text, self._model)
+        return find_form(self._render, self._read_rendered, self._model)
+
+    def _read_rendered(self, text: str) -> str:
+        """Text of an answer that the template has rendered: its thinking is closed where a header opens it."""
+        return split_thinking(self._plain_text(self._encode(text)), opened=False).text
 
     def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Token ids of a whole conversation and the header of the next answer. Special strings in it become text.
@@ -178,9 +182,11 @@ class ChatTemplate:
 
     def answer(self, completion_T: Sequence[int]) -> Completion:
         """Text of a completion without special tokens, split from its `<think>` part."""
-        kept = [token for token in completion_T if token not in self._special_ids]
-        text = clean_text(self.tokenizer.decode(kept, clean_up_tokenization_spaces=False))
-        return split_thinking(text, opened=self._header_opens_thinking)
+        return split_thinking(self._plain_text(completion_T), opened=self._header_opens_thinking)
+
+    def _plain_text(self, tokens: Sequence[int]) -> str:
+        kept = [token for token in tokens if token not in self._special_ids]
+        return clean_text(self.tokenizer.decode(kept, clean_up_tokenization_spaces=False))
 
     def decode(self, completion_T: Sequence[int]) -> str:
         """Text of a completion for the agent's parser."""
