@@ -15,7 +15,7 @@
 #   SESSION_TIMEOUT=60       seconds after which a client that has vanished loses its slot
 #   SKYRL_TX_REPAIRS=all     which repairs of server/repairs: all, names with commas between, none = skyrl as published,
 #                            sdk = as published, but for what our version of the tinker SDK cannot do without
-#   SKYRL_TX_CONTEXT_LIMIT=0 tokens in one sequence; 0 = what the model was made for, 128K at least; 40960 = Qwen3 without YaRN
+#   SKYRL_TX_CONTEXT_LIMIT=0 tokens in one sequence; 0 = what the model was made for: 131072 with Qwen3, by YaRN; 40960 = without
 #   SKYRL_TX_KEEP_SEC=900    seconds for which the database keeps requests and results after their answer
 #   SKYRL_TX_KEEP_MB=1024    MiB that they may take, at most; then the oldest go earlier
 #   SKYRL_TX_LOG_MB=64       MiB of server.log (--background) and vllm.log; a full one is put aside as .1, .2, .3, then deleted

@@ -81,12 +81,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     """vLLM's servers, kept running until the block ends; None with the JAX sampler. Exits with one line if it cannot.
 
-    Sets the context limit to the model's own, unless the operator set one: vLLM reserves memory for it at its start.
     `marker`: the file that the engine makes when it has taken its memory; on a shared GPU vLLM starts after it.
     """
     from skyrl.tinker import api
-
-    from repairs.api_limits import own_context
 
     config = api.app.state.engine_config
     if args.sampler == "jax" and not (args.repairs and config.external_inference_url):
@@ -96,7 +93,6 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     state = Path(config.checkpoints_base).resolve().parent
     folder = str(state / "vllm-adapters")
     os.environ[KEY] = os.environ.get(KEY) or secrets.token_hex(16)  # empty, it would be no header that can be sent
-    api.app.state.context_limit = own_context()
     if config.external_inference_url:
         urls = urls_of(config.external_inference_url)
         config.external_inference_url = None  # skyrl's own client stays away
@@ -168,7 +164,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     from skyrl.tinker import api
 
     from repairs import positions
-    from repairs.api_limits import model_config, own_context
+    from repairs.api_limits import context_limit, model_config
 
     check_flags(args.vllm_flags)
     if not sampler.PYTHON.exists():
@@ -187,7 +183,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     return sampler.Plan(
         model=args.base_model,
         dtype=values.get("dtype") or values.get("torch_dtype") or "float32",
-        context=own_context(),
+        context=context_limit(),
         rank=api.app.state.engine_config.backend_config.get("max_lora_rank", 32),
         ports=free_ports(max(len(own), args.vllm_cpu_replicas)),
         gpus=(first_gpu(),) if shared else own,
@@ -196,7 +192,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         max_deaths=args.vllm_max_deaths,
         hang_sec=args.vllm_hang_sec or (HANG_CPU_SEC if on_cpu else HANG_SEC),
         log_mb=args.log_mb,
-        positions=positions.parameters_of(values, own_context()) if positions.is_ours(values) else {},
+        positions=positions.parameters_of(values, context_limit()) if positions.is_ours(values) else {},
         switches=switches_for(values, on_cpu),
         after=str(marker) if shared else "",
         flags=args.vllm_flags,

@@ -28,15 +28,7 @@ def model_config() -> dict[str, Any]:
 
 
 def context_limit() -> int:
-    """Tokens in one sequence, prompt and answer together: the operator's, else the model's own but at least 128K.
-
-    Beyond what a model was made for it gets worse, it does not fail; whether that is wanted is for the client.
-    """
-    return api.app.state.context_limit or max(positions.longest(model_config()) or 0, LONG_CONTEXT)
-
-
-def own_context() -> int:
-    """What an answer without max_tokens may fill: the operator's limit, else what the model was made for."""
+    """Tokens in one sequence, prompt and answer together: the operator's, else what the model was made for."""
     return api.app.state.context_limit or positions.longest(model_config()) or LONG_CONTEXT
 
 
