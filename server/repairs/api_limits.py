@@ -14,16 +14,21 @@ from repairs.api_load import memory
 LONG_CONTEXT = 131072
 
 
+def model_folder() -> Path:
+    """Of the served model's files, on this machine."""
+    config = api.app.state.engine_config
+    folder = Path(config.base_model_checkpoint_path or config.base_model)
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(config.base_model, allow_patterns=["*.json"], local_files_only=True))
+
+
 @cache
 def model_config() -> dict[str, Any]:
     """config.json of the served model; the text part where there are several."""
-    config = api.app.state.engine_config
-    folder = Path(config.base_model_checkpoint_path or config.base_model)
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        folder = Path(snapshot_download(config.base_model, allow_patterns=["*.json"], local_files_only=True))
-    values = json.loads((folder / "config.json").read_text())
+    values = json.loads((model_folder() / "config.json").read_text())
     return values | {name: value for name, value in values.get("text_config", {}).items() if value is not None}
 
 

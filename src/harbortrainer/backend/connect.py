@@ -134,8 +134,8 @@ async def _connect(config: RunSettings, measure: Measure, api: Api, say: Say) ->
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
     check_model(config, served)
     if (made_for := about.get("made_for")) and config.context_limit > made_for:
-        name = config.model_name
-        raise UserError(f"context_limit={config.context_limit}: {name} was made for {made_for} tokens; set that or less")
+        text = f"{config.model_name} was made for {made_for} tokens"
+        raise UserError(f"context_limit={config.context_limit}: {text}; set context_limit={made_for}")
     if problem := context_problem(config, kind, served.get(config.model_name)):
         raise UserError(problem)
     if config.context_limit <= (needless := about.get("scaled_beyond") or 0):
