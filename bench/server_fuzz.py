@@ -28,7 +28,7 @@ from tests.conftest import MODEL
 from tests.support.server_parts import Raw
 from tests.support.small_server import Server, processes_of
 
-CLIENTS = 4
+CLIENTS, MODELS = 4, 2  # models of a client; the server has slots for fewer
 MOST_GROWTH = 0.05
 ANSWER_SEC = 1800.0  # a slow machine compiles for minutes; what is lost is never answered
 VOCABULARY = 256
@@ -63,7 +63,7 @@ class Client:
         for _ in range(requests):
             kinds: list[Callable[[], httpx.Response]] = [self.train] * 4 + [self.sample] * 5 + [self.step] * 2
             kinds += [self.save, self.publish, self.load, self.create, self.nonsense, self.leave]
-            kind = self.rng.choice(kinds)
+            kind = self.rng.choice(kinds) if self.raw.models else self.create
             try:
                 self.ask(kind.__name__, kind)
             except (httpx.HTTPError, TimeoutError) as error:
@@ -91,12 +91,16 @@ class Client:
         return [self.rng.randrange(VOCABULARY) for _ in range(self.rng.randint(0 if most == 2 else 1, most))]
 
     def model_id(self) -> str:
-        return self.rng.choice(self.raw.models or ["none:train:0"])
+        return self.rng.choice([*self.raw.models, *self.raw.models, "none:train:0"])
 
     def create(self) -> httpx.Response:
-        if len(self.raw.models) < 2:
-            return self.raw.create()
-        return self.raw.post("unload_model", model_id=self.raw.models.pop(0))
+        if len(self.raw.models) == MODELS:
+            return self.raw.post("unload_model", model_id=self.raw.models.pop(0))
+        self.names += 1
+        self.raw.models.append(f"{self.raw.session_id}:train:{self.names}")
+        lora = {"rank": self.rng.choice((1, 8)), "seed": 1}
+        of = {"session_id": self.raw.session_id, "model_seq_id": self.names, "base_model": str(self.model)}
+        return self.raw.post("create_model", **of, lora_config=lora)
 
     def train(self) -> httpx.Response:
         loss = self.rng.choice(LOSSES)
@@ -195,7 +199,12 @@ def fuzz(args: argparse.Namespace) -> list[str]:
         tiny_model.write(MODEL, model, "qwen3", args.dtype)
     backend = f'{{"memory_limit_gib": {args.limit_gib}}}'
     server = Server(args.folder / f"server-{args.dtype}", "--backend-config", backend, model=model)
-    server.start(SKYRL_TX_CONTEXT_LIMIT=str(args.context), SESSION_TIMEOUT="600", SKYRL_TX_KEEP_SEC="30")
+    server.start(
+        SKYRL_TX_CONTEXT_LIMIT=str(args.context),
+        MAX_LORA_ADAPTERS=str(CLIENTS + 2),
+        SESSION_TIMEOUT="600",
+        SKYRL_TX_KEEP_SEC="30",
+    )
     try:
         pids, found, sizes = processes_of(server.state), [], []
         for number in (1, 2):
