@@ -35,7 +35,7 @@ def has_card(config: Mapping[str, Any]) -> bool:
 
 
 def scaled_beyond(config: Mapping[str, Any], context: int) -> int | None:
-    """Tokens up to which the model's card advises against the scaling that it gets for `context`; None = it gets none."""
+    """Tokens up to which the model's card advises against the scaling that `context` brings; None = it brings none."""
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     own = given.get("rope_type", given.get("type", "default")) == "default"
     return QWEN3 if own and parameters_of(config, context)["rope_type"] == "yarn" else None

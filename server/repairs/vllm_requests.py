@@ -81,7 +81,7 @@ class Sampler:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
-        """Samples what the last process had not answered, but for api_left.unclaimed; takes over what is being saved."""
+        """Samples what the last process left, but for api_left.unclaimed; takes over what the engine still saves."""
         await self.adapters.clean()
         request = api.FutureDB
         kinds = types.RequestType.EXTERNAL, types.RequestType.SAVE_WEIGHTS_FOR_SAMPLER
