@@ -1,6 +1,7 @@
 """Random requests of the whole API under a memory limit: sizes, shapes, faults, orders, and clients that leave.
 
-    python -m bench.server_fuzz FOLDER [--seed 0] [--requests 300] [--dtype float32] [--limit-gib 4] [--context 512] [--rounds 4]
+    python -m bench.server_fuzz FOLDER [--seed 0] [--requests 300] [--rounds 4] [--dtype float32] [--limit-gib 4]
+        [--context 512]
 
 Clients of their own sessions send them at once, in rounds of the same requests: the first ones compile programs, which
 take memory. Exits with 1 where the engine ended, a request has no answer, the limit was passed, or the memory has grown
@@ -218,17 +219,13 @@ def fuzz(args: argparse.Namespace) -> list[str]:
             began, count = time.monotonic(), round_of(server, model, args)
             sizes.append(settled(server))
             seconds = time.monotonic() - began
-            print(
-                f"round {number}: {dict(sorted(count.answers.items()))} in {seconds:.0f} s, {sizes[-1]:.2f} GiB, {compiled(server)} programs"
-            )
+            answers = dict(sorted(count.answers.items()))
+            print(f"round {number}: {answers} in {seconds:.0f} s, {sizes[-1]:.2f} GiB, {compiled(server)} programs")
             found += count.lost
         print(f"the most: {memory(server, 'VmHWM'):.2f} GiB")
         found += ["a process has ended"] if processes_of(server.state) != pids else []
-        found += (
-            [f"memory grew from {sizes[-2]:.2f} to {sizes[-1]:.2f} GiB"]
-            if sizes[-1] > sizes[-2] * (1 + MOST_GROWTH)
-            else []
-        )
+        if sizes[-1] > sizes[-2] * (1 + MOST_GROWTH):
+            found.append(f"memory grew from {sizes[-2]:.2f} to {sizes[-1]:.2f} GiB")
         found += ["beyond the limit"] if memory(server, "VmHWM") > args.limit_gib else []
     finally:
         server.stop()
