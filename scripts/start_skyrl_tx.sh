@@ -15,18 +15,19 @@
 #   SESSION_TIMEOUT=60       seconds after which a client that has vanished loses its slot
 #   SKYRL_TX_REPAIRS=all     which repairs of server/repairs: all, names with commas between, none = skyrl as published,
 #                            sdk = as published, but for what our version of the tinker SDK cannot do without
-#   SKYRL_TX_CONTEXT_LIMIT=0 tokens in one sequence; 0 = what the model was made for, 128K at least; 40960 = Qwen3 without YaRN
+#   SKYRL_TX_CONTEXT_LIMIT=0 tokens in one sequence; 0 = what the model was made for: 131072 with Qwen3, by YaRN; 40960 = without
 #   SKYRL_TX_KEEP_SEC=900    seconds for which the database keeps requests and results after their answer
 #   SKYRL_TX_KEEP_MB=1024    MiB that they may take, at most; then the oldest go earlier
 #   SKYRL_TX_LOG_MB=64       MiB of server.log (--background) and vllm.log; a full one is put aside as .1, .2, .3, then deleted
 #   JAX_COMPILATION_CACHE_DIR=.state/jax-cache     compiled programs, kept between starts
-#   XLA_PYTHON_CLIENT_MEM_FRACTION=0.92            share of the GPU's memory that JAX takes; 0.45 beside vLLM
+#   XLA_PYTHON_CLIENT_MEM_FRACTION=0.92            share of the GPU's memory that JAX takes; computed beside vLLM
 #   SKYRL_TX_API_KEY         the key that the server requires (header X-API-Key), tml- and 16 characters or more. Without
 #                            it, a server on 127.0.0.1 requires none. A server on another SKYRL_TX_HOST gets one made in
 #                            SKYRL_TX_STATE/api_key; set SKYRL_TX_API_KEY to it where you train
-#   SAMPLER=jax              vllm = samples are computed by vLLM (scripts/setup.sh --sampler installs it). Then also:
+#   SAMPLER                  vllm = samples are computed by vLLM (scripts/setup.sh --sampler installs it), jax = by the trainer's engine;
+#                            default: vllm where it is installed, can sample the model and fits beside the trainer on one GPU. Then also:
 #   VLLM_GPUS=1,2            GPUs of vLLM, a replica on each, none of them the trainer's; empty: it shares the trainer's first
-#   VLLM_MEM                 share of a GPU for vLLM; 0.45 shared (XLA_PYTHON_CLIENT_MEM_FRACTION=0.45), else 0.9
+#   VLLM_MEM                 share of a GPU for vLLM; computed where shared, else 0.9
 #   VLLM_MAX_DEATHS=3        ends in ten minutes after which vLLM stays away; VLLM_FLAGS: more flags for it, one string
 #   VLLM_HANG_SEC            seconds without a token, with a request waiting, after which vLLM is started again; 300, CPU 1800
 #   VLLM_URLS                vLLM servers that run already, with commas between, instead of starting any; they must see
@@ -61,7 +62,7 @@ require_server_env
 model="$(resolve_model "$model")"
 require_free_port "$port"
 choose_device "$tp"
-sampler="${SAMPLER:-jax}"
+sampler="${SAMPLER:-$(default_sampler "$tp")}"
 choose_sampler "$sampler" "$tp"
 
 lock_state "$state"
@@ -81,7 +82,7 @@ command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "
   --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10
   --repairs "${SKYRL_TX_REPAIRS:-all}" --context-limit "${SKYRL_TX_CONTEXT_LIMIT:-0}" --keep-results-sec "${SKYRL_TX_KEEP_SEC:-900}"
   --keep-results-mb "${SKYRL_TX_KEEP_MB:-1024}" --log-mb "${SKYRL_TX_LOG_MB:-64}" --sampler "$sampler")
-if [ "$sampler" = vllm ]; then
+if [ "$sampler" != jax ]; then
   command+=(--vllm-gpus "${VLLM_GPUS:-}" --vllm-mem "${VLLM_MEM:-0}" --vllm-max-deaths "${VLLM_MAX_DEATHS:-3}"
     --vllm-hang-sec "${VLLM_HANG_SEC:-0}"
     --vllm-cpu-replicas "${VLLM_CPU_REPLICAS:-1}" --vllm-flags="${VLLM_FLAGS:-}")

@@ -209,6 +209,7 @@ def run_api(flags: list[str]) -> None:
         check_class()
         check_parallel()
         check_positions(args.repairs)
+        sampler_start.choose(args)
         url = f"http://{args.host}:{args.port}"
         with sampler_start.sampling(args, marker) as wiring:
             repair_api(args, wiring)

@@ -23,6 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import sampler_memory
 from logs import say
 
 import sampler
@@ -30,7 +31,7 @@ from repairs import handover
 from repairs.vllm_status import read_status, trouble
 
 KEY = "VLLM_API_KEY"  # in the environment of this process, the supervisor and vLLM: in no command line
-SHARED_MEMORY, OWN_MEMORY = 0.45, 0.9  # share of a GPU that vLLM takes, with the trainer on it and without
+OWN_MEMORY = 0.9  # share of a GPU that vLLM takes without the trainer on it
 STOP_SEC = 10.0
 HANG_SEC, HANG_CPU_SEC = 300, 1800  # a CPU reads a long prompt, all at once, in that time
 PARALLEL = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp")
@@ -62,11 +63,13 @@ class Wiring:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sampler", choices=("jax", "vllm"), default="jax", help="what computes samples")
+    parser.add_argument("--sampler", choices=("jax", "vllm", "auto"), default="jax", help="what computes samples")
     parser.add_argument(
         "--vllm-gpus", default="", help="GPUs of vLLM, one a replica, such as 1,2; empty: the first, shared"
     )
-    parser.add_argument("--vllm-mem", type=float, default=0.0, help="share of a GPU for vLLM; 0: 0.45 shared, else 0.9")
+    parser.add_argument(
+        "--vllm-mem", type=float, default=0.0, help="share of a GPU for vLLM; 0: computed where shared, else 0.9"
+    )
     parser.add_argument("--vllm-cpu-replicas", type=int, default=1, help="vLLM servers on a CPU")
     parser.add_argument(
         "--vllm-max-deaths", type=int, default=3, help="ends in ten minutes after which vLLM stays away"
@@ -77,16 +80,36 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vllm-flags", default="", help="more flags of vLLM, in one string")
 
 
+def choose(args: argparse.Namespace) -> None:
+    """Settles "auto", and the shares of a GPU that trainer and vLLM both use. Exits with one line where they cannot."""
+    from skyrl.tinker import api
+
+    from repairs import positions
+    from repairs.api_limits import context_limit, model_config, model_folder
+
+    config = model_config()
+    if args.sampler == "auto":
+        able = "vllm" in args.repairs and positions.is_ours(config) and experts_of(config) is None
+        if not able:
+            args.sampler = "jax"
+            sampler_memory.leave_to_trainer()
+    shared = os.environ.get("JAX_PLATFORMS") != "cpu" and not args.vllm_gpus
+    given = args.vllm_mem and os.environ.get(sampler_memory.FRACTION)
+    if args.sampler != "jax" and shared and not given and not api.app.state.engine_config.external_inference_url:
+        check(args)
+        weights = sum(file.stat().st_size for file in model_folder().glob("*.safetensors"))
+        settings = api.app.state.engine_config.backend_config
+        needed = sampler_memory.need(config, weights, context_limit(), settings)
+        say(sampler_memory.settle(args, sampler_memory.memory_of(first_gpu()), needed, context_limit()))
+
+
 @contextmanager
 def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     """vLLM's servers, kept running until the block ends; None with the JAX sampler. Exits with one line if it cannot.
 
-    Sets the context limit to the model's own, unless the operator set one: vLLM reserves memory for it at its start.
     `marker`: the file that the engine makes when it has taken its memory; on a shared GPU vLLM starts after it.
     """
     from skyrl.tinker import api
-
-    from repairs.api_limits import own_context
 
     config = api.app.state.engine_config
     if args.sampler == "jax" and not (args.repairs and config.external_inference_url):
@@ -96,7 +119,6 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     state = Path(config.checkpoints_base).resolve().parent
     folder = str(state / "vllm-adapters")
     os.environ[KEY] = os.environ.get(KEY) or secrets.token_hex(16)  # empty, it would be no header that can be sent
-    api.app.state.context_limit = own_context()
     if config.external_inference_url:
         urls = urls_of(config.external_inference_url)
         config.external_inference_url = None  # skyrl's own client stays away
@@ -144,12 +166,16 @@ def check(args: argparse.Namespace) -> None:
     if "vllm" not in args.repairs:
         sys.exit("--sampler vllm: needs the repair vllm; set SKYRL_TX_REPAIRS=all or SAMPLER=jax")
     config = model_config()
-    experts = next((name for name in MOE_FIELDS if config.get(name)), None)
-    if experts is not None:
+    if (experts := experts_of(config)) is not None:
         sys.exit(
             f"SAMPLER=vllm: {args.base_model} is a mixture of experts ({experts}={config[experts]}), whose "
             "adapters vLLM stores in another form; use SAMPLER=jax"
         )
+
+
+def experts_of(config: dict[str, Any]) -> str | None:
+    """The field that makes it a mixture of experts."""
+    return next((name for name in MOE_FIELDS if config.get(name)), None)
 
 
 def check_flags(text: str) -> None:
@@ -168,7 +194,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     from skyrl.tinker import api
 
     from repairs import positions
-    from repairs.api_limits import model_config, own_context
+    from repairs.api_limits import context_limit, model_config
 
     check_flags(args.vllm_flags)
     if not sampler.PYTHON.exists():
@@ -187,16 +213,16 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     return sampler.Plan(
         model=args.base_model,
         dtype=values.get("dtype") or values.get("torch_dtype") or "float32",
-        context=own_context(),
+        context=context_limit(),
         rank=api.app.state.engine_config.backend_config.get("max_lora_rank", 32),
         ports=free_ports(max(len(own), args.vllm_cpu_replicas)),
         gpus=(first_gpu(),) if shared else own,
-        memory=args.vllm_mem or (SHARED_MEMORY if shared else OWN_MEMORY),
+        memory=args.vllm_mem or OWN_MEMORY,
         folder=str(state),
         max_deaths=args.vllm_max_deaths,
         hang_sec=args.vllm_hang_sec or (HANG_CPU_SEC if on_cpu else HANG_SEC),
         log_mb=args.log_mb,
-        positions=positions.parameters_of(values, own_context()) if positions.is_ours(values) else {},
+        positions=positions.parameters_of(values, context_limit()) if positions.is_ours(values) else {},
         switches=switches_for(values, on_cpu),
         after=str(marker) if shared else "",
         flags=args.vllm_flags,

@@ -107,10 +107,20 @@ choose_device() {
   if [ "$1" -gt 1 ]; then export JAX_NUM_CPU_DEVICES="$1"; fi
 }
 
-# choose_sampler SAMPLER TP: after choose_device. Divides the GPUs, or the memory of a shared one, between trainer and vLLM.
+# default_sampler TP: after choose_device. auto = server/sampler_memory.py finds out whether vLLM fits beside the trainer.
+default_sampler() {
+  if [ "${JAX_PLATFORMS:-}" != cpu ] && [ "$1" = 1 ] && [ -x "$ROOT/server/vllm/.venv/bin/python" ] && [ -z "${VLLM_URLS:-}${VLLM_GPUS:-}" ]; then
+    echo auto
+  else
+    echo jax
+  fi
+}
+
+# choose_sampler SAMPLER TP: after choose_device. Divides the GPUs between trainer and vLLM.
 choose_sampler() {
   local gpus left
   case "$1" in
+    auto) return ;;
     jax)
       # the rest is for cuDNN's and cuBLAS's own memory; JAX would take three quarters
       if [ "${JAX_PLATFORMS:-}" != cpu ]; then export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"; fi
@@ -125,10 +135,7 @@ choose_sampler() {
     [ -z "${VLLM_GPUS:-}" ] || fail "VLLM_GPUS=$VLLM_GPUS: this server runs on the CPU; unset VLLM_GPUS"
     return
   fi
-  if [ -z "${VLLM_GPUS:-}" ]; then
-    export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.45}"
-    return
-  fi
+  if [ -z "${VLLM_GPUS:-}" ]; then return; fi
   [[ "$VLLM_GPUS" =~ ^[0-9]+(,[0-9]+)*$ ]] || fail "VLLM_GPUS=$VLLM_GPUS: numbers of GPUs with commas between, such as 1,2"
   gpus="$(nvidia-smi --query-gpu=index --format=csv,noheader)"
   for gpu in ${VLLM_GPUS//,/ }; do

@@ -223,7 +223,7 @@ REPAIRS = (
         "restart",
         "what a killed server was doing stays undone for ever",
         f"{API}: lifespan, validate_checkpoint",
-        api=("api_restart",),
+        api=("api_restart", "api_left"),
     ),
     Repair(
         "errors",

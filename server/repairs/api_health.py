@@ -63,6 +63,7 @@ def apply(repairs: list[str], skyrl: str) -> None:
             "lora_alpha": ALPHA,
             "context_limit": context_limit(),
             "made_for": positions.longest(model_config()),
+            "scaled_beyond": positions.scaled_beyond(model_config(), context_limit()),
             "keep_results_mb": api.app.state.keep_results_mb,
             "sampler": kind,
         }

@@ -14,29 +14,26 @@ from repairs.api_load import memory
 LONG_CONTEXT = 131072
 
 
+def model_folder() -> Path:
+    """Of the served model's files, on this machine."""
+    config = api.app.state.engine_config
+    folder = Path(config.base_model_checkpoint_path or config.base_model)
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(config.base_model, allow_patterns=["*.json"], local_files_only=True))
+
+
 @cache
 def model_config() -> dict[str, Any]:
     """config.json of the served model; the text part where there are several."""
-    config = api.app.state.engine_config
-    folder = Path(config.base_model_checkpoint_path or config.base_model)
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        folder = Path(snapshot_download(config.base_model, allow_patterns=["*.json"], local_files_only=True))
-    values = json.loads((folder / "config.json").read_text())
+    values = json.loads((model_folder() / "config.json").read_text())
     return values | {name: value for name, value in values.get("text_config", {}).items() if value is not None}
 
 
 def context_limit() -> int:
-    """Tokens in one sequence, prompt and answer together: the operator's, else the model's own but at least 128K.
-
-    Beyond what a model was made for it gets worse, it does not fail; whether that is wanted is for the client.
-    """
-    return api.app.state.context_limit or max(positions.longest(model_config()) or 0, LONG_CONTEXT)
-
-
-def own_context() -> int:
-    """What an answer without max_tokens may fill: the operator's limit, else what the model was made for."""
+    """Tokens in one sequence, prompt and answer together: the operator's, else what the model was made for."""
     return api.app.state.context_limit or positions.longest(model_config()) or LONG_CONTEXT
 
 

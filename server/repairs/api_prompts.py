@@ -14,7 +14,7 @@ from skyrl.tinker import types
 
 from repairs import api_requests, shared
 from repairs.api_datums import check_fits, text_tokens
-from repairs.api_limits import context_limit, own_context, vocabulary, whole_context
+from repairs.api_limits import context_limit, vocabulary, whole_context
 from repairs.api_routes import Endpoint, bad_request, wrap
 
 ABSENT = (
@@ -54,14 +54,14 @@ def check_settings(request: api_requests.SampleRequest) -> None:
 def answer_limit(n_prompt: int, max_tokens: int | None, num_samples: int) -> int:
     """Tokens of each sample. Raises 400 when they do not fit into the context, or all samples not into an answer."""
     limit = context_limit()
-    asked = max_tokens or max(min(own_context(), whole_context()) - n_prompt, 1)
-    if n_prompt + asked > limit:
-        raise bad_request(f"prompt of {n_prompt} tokens and max_tokens={asked}: more than the context limit of {limit}")
+    asked = max_tokens or max(whole_context() - n_prompt, 1)
     if num_samples * asked > MOST_TOKENS:
         raise bad_request(
             f"num_samples={num_samples} with max_tokens={asked}: more than {MOST_TOKENS} tokens in one answer; ask for "
             "fewer samples, or for shorter ones"
         )
+    if n_prompt + asked > limit:
+        raise bad_request(f"prompt of {n_prompt} tokens and max_tokens={asked}: more than the context limit of {limit}")
     return asked
 
 

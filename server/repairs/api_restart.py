@@ -14,6 +14,7 @@ from skyrl.tinker import api, types
 from skyrl.utils.log import logger
 from sqlmodel import Session, SQLModel, col, create_engine, func, select, update
 
+from repairs import api_left
 from repairs.api_life import before_start
 from repairs.api_notes import utc_now
 from repairs.api_routes import Endpoint, bad_request, wrap
@@ -31,8 +32,7 @@ def settle() -> None:
     with Session(engine) as session:
         settle_checkpoints(session)
         settle_models(session, config.session_timeout_sec)
-        if api.app.state.vllm is None:
-            settle_samples(session)
+        api_left.set_aside(session)
         session.commit()
         clear_files(session, config.checkpoints_base)
     engine.dispose()
@@ -41,13 +41,6 @@ def settle() -> None:
 def settle_checkpoints(session: Session) -> None:
     pending = update(api.CheckpointDB).where(col(api.CheckpointDB.status) == api.CheckpointStatus.PENDING)
     session.exec(pending.values(status=api.CheckpointStatus.FAILED, error_message=LOST, completed_at=utc_now()))
-
-
-def settle_samples(session: Session) -> None:
-    """Samples that waited for vLLM (vllm_requests), on a server that was started again without it, are the engine's."""
-    request = api.FutureDB
-    waiting = (request.request_type == types.RequestType.EXTERNAL, request.status == api.RequestStatus.PENDING)
-    session.exec(update(request).where(*waiting).values(request_type=types.RequestType.SAMPLE))
 
 
 def clear_files(session: Session, base: Any) -> None:

@@ -23,7 +23,7 @@ def parameters_of(config: Mapping[str, Any], context: int = 0) -> dict[str, Any]
     found.setdefault("rope_type", found.get("type", "default"))
     found.setdefault("rope_theta", config.get("rope_theta", 10_000.0))
     found.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
-    if found["rope_type"] == "default" and has_card(config) and (context or QWEN3_WHOLE) > QWEN3:
+    if found["rope_type"] == "default" and has_card(config) and not 0 < context <= QWEN3:
         factor = QWEN3_WHOLE / QWEN3_TRAINED
         found |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": QWEN3_TRAINED}
     return found
@@ -32,6 +32,13 @@ def parameters_of(config: Mapping[str, Any], context: int = 0) -> dict[str, Any]
 def has_card(config: Mapping[str, Any]) -> bool:
     is_qwen3 = config.get("model_type") in ("qwen3", "qwen3_moe")
     return is_qwen3 and config.get("max_position_embeddings") == QWEN3
+
+
+def scaled_beyond(config: Mapping[str, Any], context: int) -> int | None:
+    """Tokens up to which the model's card advises against the scaling that `context` brings; None = it brings none."""
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    own = given.get("rope_type", given.get("type", "default")) == "default"
+    return QWEN3 if own and parameters_of(config, context)["rope_type"] == "yarn" else None
 
 
 def longest(config: Mapping[str, Any]) -> int | None:

@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import col, insert, select, update
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from repairs import shared
+from repairs import api_left, shared
 from repairs.api_futures import OWN, answers
 from repairs.api_names import sampler_name
 from repairs.api_notes import utc_now
@@ -81,13 +81,15 @@ class Sampler:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
-        """Samples what the last process had not answered, and takes over what the engine still saves for it."""
+        """Samples what the last process left, but for api_left.unclaimed; takes over what the engine still saves."""
         await self.adapters.clean()
         request = api.FutureDB
         kinds = types.RequestType.EXTERNAL, types.RequestType.SAVE_WEIGHTS_FOR_SAMPLER
         waiting = (col(request.request_type).in_(kinds), request.status == api.RequestStatus.PENDING)
         async with AsyncSession(api.app.state.db_engine) as session:
             for row in (await session.exec(select(request).where(*waiting))).all():
+                if str(row.request_id) in api_left.unclaimed:
+                    continue
                 if row.request_type == types.RequestType.EXTERNAL:
                     self.spawn(row.request_id, row.model_id or "", SampleInput.model_validate(row.request_data))
                 else:

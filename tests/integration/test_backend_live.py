@@ -29,6 +29,7 @@ def config(server_url: str, model: Path, **changes) -> Config:
         "model_name": str(model),
         "tasks_dir": "-",
         "lora_rank": 8,
+        "context_limit": 4096,
     }
     return Config(**(values | changes))
 

@@ -255,8 +255,8 @@ async def test_in_the_foreground_it_forgets_what_was_requires_a_key_and_stops_on
         async def documented(*_: object) -> Contract:
             return TINKER_DOCUMENTS
 
-        arguments = Config(backend="skyrl-tx", skyrl_tx_url=url, model_name=str(tiny_model_dir), tasks_dir="d")
-        backend = await Outside(measure=documented).connect(arguments)
+        given = {"backend": "skyrl-tx", "skyrl_tx_url": url, "model_name": str(tiny_model_dir), "tasks_dir": "d"}
+        backend = await Outside(measure=documented).connect(Config(**given, context_limit=4096))  # pyright: ignore[reportArgumentType]
         await backend.api.unload(url, ["none"])
         await backend.close(done=True)
     assert wait_until(lambda: not processes_of(state), GONE_SEC)

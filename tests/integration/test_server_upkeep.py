@@ -22,6 +22,7 @@ from tests.support.server_parts import Raw, awaited, refused
 from tests.support.small_server import GONE_SEC, Server, processes_of, wait_until
 
 TOKENS = list(range(5, 29))
+UNANSWERED = "status = 'PENDING', result_data = NULL, completed_at = NULL"
 LOOK_SEC = 2  # pause between two looks for clients that have vanished
 BRIEF = {"SKYRL_TX_KEEP_SEC": "3", "SKYRL_TX_CONTEXT_LIMIT": "64", "SESSION_TIMEOUT": "20"}
 
@@ -193,6 +194,7 @@ class Left:
     sampler: str
     logprobs: list[float]  # of the sampler
     waiting: httpx.Response  # the promise of a sample of the sampler that waited for vLLM
+    unasked: str  # a sample that waited, for whose result nobody asks again
     engine_ended: bool
 
 
@@ -206,13 +208,17 @@ def left(server: Server, tiny_model_dir: Path) -> Left:
     prompt = {"chunks": [{"type": "encoded_text", "tokens": TOKENS}]}
     waiting = raw.post("asample", model_path=sampler, prompt=prompt, sampling_params={"max_tokens": 4})
     raw.settle(waiting).raise_for_status()
+    unasked = raw.sample(TOKENS, max_tokens=4)
+    raw.settle(unasked).raise_for_status()
     os.kill(int((server.state / "server.pid").read_text()), signal.SIGKILL)
     engine_ended = wait_until(lambda: not processes_of(server.state), GONE_SEC)
     pending = f"{uuid.uuid4().hex}:train:0"
     leave_pending(server, model_id, pending)
     leave_waiting(server, waiting.json()["request_id"])
+    query(server, f"UPDATE futures SET {UNANSWERED} WHERE request_id = ?", unasked.json()["request_id"])
     server.start(SKYRL_TX_KEEP_SEC="900")
-    return Left(f"tinker://{model_id}/weights/unfinished", pending, sampler, logprobs, waiting, engine_ended)
+    unfinished, asked = f"tinker://{model_id}/weights/unfinished", unasked.json()["request_id"]
+    return Left(unfinished, pending, sampler, logprobs, waiting, asked, engine_ended)
 
 
 async def saved_sampler(url: str, model: Path) -> tuple[str, list[float]]:
@@ -247,10 +253,9 @@ def leave_waiting(server: Server, request_id: str) -> None:
     ((found,),) = query(server, "SELECT request_data FROM futures WHERE request_id = ?", request_id)
     data = json.loads(found)
     data["sampling_params"]["seed_given"] = False
-    unanswered = "status = 'PENDING', result_data = NULL, completed_at = NULL"
     query(
         server,
-        f"UPDATE futures SET request_type = 'EXTERNAL', request_data = ?, {unanswered} WHERE request_id = ?",
+        f"UPDATE futures SET request_type = 'EXTERNAL', request_data = ?, {UNANSWERED} WHERE request_id = ?",
         json.dumps(data),
         request_id,
     )
@@ -270,6 +275,15 @@ def test_what_a_killed_server_was_doing_does_not_outlive_it(server: Server, left
 
 def test_a_sample_that_waited_for_vllm_is_the_engines(server: Server, left: Left, tiny_model_dir: Path) -> None:
     assert Raw(server.url, tiny_model_dir).settle(left.waiting).is_success
+
+
+def test_a_sample_for_which_nobody_asks_again_is_not_computed(server: Server, left: Left) -> None:
+    def ended() -> Any:
+        found = query(server, "SELECT status, result_data FROM futures WHERE request_id = ?", left.unasked)
+        return found[0] if found[0][0] != "PENDING" else None
+
+    status, result = awaited(ended)
+    assert status == "FAILED" and "the client of this request has gone" in result
 
 
 async def test_a_sampler_outlives_its_server(server: Server, left: Left) -> None:

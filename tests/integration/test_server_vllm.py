@@ -205,10 +205,11 @@ def test_samples_in_flight_survive_a_kill_of_the_server(raw: Raw, server: Server
     server.kill()
     server.start()
     assert not [name for name in fake.registered if name not in fake.loads[-1:]], "the old names are unloaded"
-    awaited(lambda: len(fake.asked) >= before + 4 or None)
-    call(fake.gate.set)
-    for promise in waiting:
-        assert raw.settle(promise).is_success
+    with ThreadPoolExecutor() as clients:
+        answers = [clients.submit(raw.settle, promise) for promise in waiting]
+        awaited(lambda: len(fake.asked) >= before + 4 or None)
+        call(fake.gate.set)
+        assert all(answer.result().is_success for answer in answers)
 
 
 @pytest.mark.parametrize(

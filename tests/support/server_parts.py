@@ -60,10 +60,13 @@ class Raw:
         return self.models[-1]
 
     def forward(self, model_id: str, datum: tinker.Datum, loss_fn: Any = "cross_entropy") -> httpx.Response:
-        given = types.ForwardBackwardInput(data=[datum], loss_fn=loss_fn)
+        return self.train(model_id, [datum], loss_fn, forward_only=True)
+
+    def train(self, model_id: str, data: list[tinker.Datum], loss_fn: Any, *, forward_only: bool) -> httpx.Response:
+        given = types.ForwardBackwardInput(data=data, loss_fn=loss_fn)
         request = types.ForwardBackwardRequest(forward_backward_input=given, model_id=model_id, seq_id=None)
         message = forward_backward_request_to_proto(request)
-        message.forward_only = True
+        message.forward_only = forward_only
         return self.http.post("/forward_backward", content=message.SerializeToString(), headers=PROTO)
 
     def sample(self, tokens: list[int], **params: Any) -> httpx.Response:

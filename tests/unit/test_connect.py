@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import tinker
 from tinker._client import AsyncTinker
 
 from harbortrainer.backend import health
-from harbortrainer.backend.connect import CLOUD_URL, check_model, server_url, warn_about_model
+from harbortrainer.backend.connect import CLOUD_URL, Api, check_model, server_url, warn_about_model
 from harbortrainer.backend.contract import CLOUD, SELF_HOSTED
 from harbortrainer.backend.sessions import DUMMY_KEY, api_key
 from harbortrainer.config import Config
@@ -138,6 +139,45 @@ async def test_a_self_hosted_servers_key_goes_to_that_server_only(monkeypatch):
             if backend == "skyrl-tx":
                 await Outside().api.unload(url, ["m"])
         assert keys == {f"tml-{key}"}
+
+
+class Reached(Exception):
+    """What comes after the checks of the context."""
+
+
+@pytest.mark.parametrize(
+    ("made_for", "limit", "error", "words"),
+    [
+        (
+            4096,
+            8192,
+            UserError,
+            r"^context_limit=8192: Qwen/Qwen3-4B was made for 4096 tokens; set context_limit=4096$",
+        ),
+        (131_072, 128_000, Reached, "^$"),
+        (131_072, 40_960, Reached, "^$"),
+    ],
+)
+async def test_a_context_beyond_the_models_positions_is_refused_and_scaling_without_need_is_named(
+    made_for: int, limit: int, error: type[Exception], words: str, caplog: pytest.LogCaptureFixture
+):
+    def reached(_: str) -> BaseModel:
+        raise Reached
+
+    class Here(Api):
+        base_model = staticmethod(reached)
+
+    about = {"made_for": made_for, "scaled_beyond": 40_960}
+    served = {"supported_models": [{"model_name": "Qwen/Qwen3-4B", "max_context_length": 131_072}]}
+    answers = {
+        HEALTHZ: (200, json.dumps({"status": "ok", "server": about})),
+        "/api/v1/client/config": (200, "{}"),
+        "/api/v1/get_server_capabilities": (200, json.dumps(served)),
+    }
+    async with http_server(answers, set()) as url:
+        with pytest.raises(error, match=words):
+            await Outside(api=Here()).connect(config(backend="skyrl-tx", skyrl_tx_url=url, context_limit=limit))
+    assert ("SKYRL_TX_CONTEXT_LIMIT=40960" in caplog.text) == (limit == 40_960)
 
 
 @pytest.mark.parametrize(("key", "reason"), [("own", "starts with tml-"), ("tml-cloud", "is TINKER_API_KEY")])

@@ -207,6 +207,17 @@ def test_the_trainer_keeps_to_its_gpus_beside_those_of_vllm(tmp_path: Path) -> N
     assert trainers_gpus(tmp_path, "1", "1").startswith("error: VLLM_GPUS=1: TP 1 needs 1 other GPU(s)")
 
 
+def test_vllm_is_considered_where_it_is_installed_and_one_gpu_is_shared(tmp_path: Path) -> None:
+    def default(tp: int = 1, **env: str) -> str:
+        return on_three_gpus(tmp_path, f"choose_device {tp}; default_sampler {tp}", **env)
+
+    assert default() == "auto"
+    assert default(2) == default(JAX_PLATFORMS="cpu") == "jax"
+    assert default(VLLM_GPUS="1") == default(VLLM_URLS="http://h:1") == "jax"
+    missing = f"rm {tmp_path}/server/vllm/.venv/bin/python; default_sampler 1"
+    assert on_three_gpus(tmp_path, missing) == "jax"
+
+
 def test_samplers_are_compared_by_their_bars(tmp_path: Path) -> None:
     lines = {"vllm": {"cold_sec": 4.0, "turn_2_sec": 1.0}, "jax": {"cold_sec": 10.0}}
     for name, values in lines.items():

@@ -28,6 +28,12 @@ def test_a_qwen3_has_its_cards_yarn_only_where_its_own_positions_end() -> None:
     assert positions.parameters_of(QWEN3 | {"rope_parameters": YARN}, 50_000)["factor"] == 2.0
 
 
+def test_only_scaling_that_the_config_does_not_name_is_against_the_cards_advice() -> None:
+    assert positions.scaled_beyond(QWEN3, 131_072) == positions.scaled_beyond(QWEN3, 0) == 40_960
+    assert positions.scaled_beyond(QWEN3, 40_960) is None and positions.scaled_beyond(PLAIN, 0) is None
+    assert positions.scaled_beyond(QWEN3 | {"rope_parameters": YARN}, 131_072) is None
+
+
 def test_what_cannot_be_computed_is_told_with_the_setting() -> None:
     assert positions.trouble(PLAIN, 0) is None and positions.trouble(QWEN3, 131_072) is None
     assert "SKYRL_TX_CONTEXT_LIMIT=8192" in (positions.trouble(PLAIN, 8193) or "")

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +14,13 @@ from rich.console import Console
 
 from harbortrainer.durable.files import cache_folder
 from harbortrainer.errors import BackendError
-from harbortrainer.probe import losses, sampling, session
+from harbortrainer.probe import losses, probe, sampling, session
 from harbortrainer.probe.losses import DATUMS, VARIANTS, datums_of, norm_places, places
 from harbortrainer.probe.noise import nearer, scatter
 from harbortrainer.probe.optimizer import shrunk
 from harbortrainer.probe.parity import bootstrap
-from harbortrainer.probe.report import Facts, ProbeFindings, Row, ServerReport, load, show, store
+from harbortrainer.probe.probe import ServerIdentity
+from harbortrainer.probe.report import MEASUREMENT, Facts, ProbeFindings, Row, ServerReport, load, show, store
 from tests.support.virtual_time import in_virtual_time
 
 
@@ -53,6 +56,26 @@ def test_a_broken_cache_file_is_measured_again(report, tmp_path, monkeypatch):
     [file] = cache_folder("contracts").iterdir()
     file.write_text(file.read_text()[:100])
     assert load("f1", "m") is None
+
+
+@pytest.mark.parametrize("failed", [False, True])
+async def test_a_measurement_of_which_a_part_failed_is_made_again_by_the_next_run(
+    failed: bool, report: ServerReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = report.rows + ((Row("losses", MEASUREMENT, "failed: no answer", "unclear"),) if failed else ())
+
+    async def measured(*_: object) -> ServerReport:
+        return replace(report, rows=rows)
+
+    async def identified(*_: object) -> ServerIdentity:
+        return ServerIdentity("f1", {})
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(probe, "probe", measured)
+    monkeypatch.setattr(probe, "identify", identified)
+    session: Any = SimpleNamespace(url="http://127.0.0.1:9", key="")
+    assert (await probe.load_or_probe(session, "m")).rows == rows
+    assert (load("f1", "m") is None) == failed
 
 
 def test_the_table_shows_every_row(report, capsys):

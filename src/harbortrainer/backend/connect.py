@@ -133,11 +133,14 @@ async def _connect(config: RunSettings, measure: Measure, api: Api, say: Say) ->
     models = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}
     check_model(config, served)
+    if (made_for := about.get("made_for")) and config.context_limit > made_for:
+        text = f"{config.model_name} was made for {made_for} tokens"
+        raise UserError(f"context_limit={config.context_limit}: {text}; set context_limit={made_for}")
     if problem := context_problem(config, kind, served.get(config.model_name)):
         raise UserError(problem)
-    if (made_for := about.get("made_for")) and config.context_limit > made_for:
-        text = "context_limit=%d: %s was made for %d tokens; answers get worse beyond them"
-        _log.warning(text, config.context_limit, config.model_name, made_for)
+    if config.context_limit <= (needless := about.get("scaled_beyond") or 0):
+        text = "context_limit=%d: %s has YaRN, which its card advises against here; start it with %s=%d"
+        _log.warning(text, config.context_limit, config.model_name, "SKYRL_TX_CONTEXT_LIMIT", needless)
     if memory := about.get("memory"):
         say(memory_line(memory, config.context_limit))
     if kind.architectures is not None:

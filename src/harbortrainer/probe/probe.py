@@ -21,7 +21,7 @@ from harbortrainer.backend.load import read_load, say_what_compiles
 from harbortrainer.backend.sessions import KEY_HEADER, Session
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, optimizer, sampling
-from harbortrainer.probe.report import ProbeFindings, ServerReport, load, store
+from harbortrainer.probe.report import MEASUREMENT, ProbeFindings, ServerReport, load, store
 from harbortrainer.probe.session import RANK, ProbeSession
 from harbortrainer.stopping import run_until
 
@@ -78,6 +78,9 @@ async def load_or_probe(
     after = await identify(session.url, session.key)
     if after.server.get("instance") != before.server.get("instance"):
         raise BackendError(f"{session.url} was started again while it was measured; try again")
+    if failed := [f"{row.group}: {row.value}" for row in report.rows if row.what == MEASUREMENT]:
+        log.warning("the report on %s is not cached, as parts of it failed: %s", session.url, "; ".join(failed))
+        return report
     try:
         store(report)
     except OSError as error:

@@ -15,6 +15,7 @@ from rich.text import Text
 from harbortrainer.durable.files import cache_folder, replace_text
 from harbortrainer.errors import BackendError
 
+MEASUREMENT = "measurement"  # the row of a part that failed
 Verdict = Literal["same", "differs", "unusable", "unclear", "not measured", "info"]
 Reduction = Literal["sum", "example_mean", "unknown"]
 PromptLogprobs = Literal["leading_none", "short", "refused"]
@@ -90,7 +91,7 @@ class ProbeFindings:
         try:
             await measure()
         except BackendError as error:
-            self.row(group, "measurement", f"failed: {error}", "unclear")
+            self.row(group, MEASUREMENT, f"failed: {error}", "unclear")
 
     def to_facts(self) -> Facts:
         return Facts(**self.facts)
