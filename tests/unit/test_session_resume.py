@@ -88,7 +88,10 @@ def mark_as_earlier_versions_did(run: RunDirectory) -> None:
         meta |= {"suspect": reason, "stats": meta["stats"] | {"verification_seconds": 0.2}}
         np.savez_compressed(path, allow_pickle=False, **arrays | {"meta": np.array(json.dumps(meta))})
     saved = read_json(run.config)
-    former = {"outcome_policy": {"suspect": "mask", "max_turns": "mask"}, "environment_kwargs": {"keep_processes": True}}
+    former = {
+        "outcome_policy": {"suspect": "mask", "max_turns": "mask"},
+        "environment_kwargs": {"keep_processes": True},
+    }
     write_json(run.config, saved | former)
     rows = read_lines(run.metrics)
     run.metrics.write_text("".join(json.dumps(row | {"rollout/suspect": 4.0}) + "\n" for row in rows))
