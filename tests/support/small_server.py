@@ -16,7 +16,7 @@ from tests.support.processes import freeze
 class Server:
     """One on a port of its own; started again it has the same port and, unless it is made to forget, its database."""
 
-    def __init__(self, state: Path, *flags: str, model: Path = MODEL, **settings: str) -> None:
+    def __init__(self, state: Path, *flags: str, model: Path | str = MODEL, **settings: str) -> None:
         """`flags`: skyrl's. `settings`: of scripts/start_skyrl_tx.sh."""
         self.state, self.model = state, model
         self._flags = flags

@@ -20,7 +20,7 @@ START_SEC = 900.0
 
 
 @contextmanager
-def vllm_server(state: Path, model: Path = MODEL, **settings: str) -> Iterator[Server]:
+def vllm_server(state: Path, model: Path | str = MODEL, **settings: str) -> Iterator[Server]:
     succeed("scripts/setup.sh", "--sampler", timeout_sec=1800)
     always = {"SAMPLER": "vllm", "VLLM_MAX_DEATHS": "1000", "SESSION_TIMEOUT": "600"}
     server = Server(state, model=model, **always | settings)

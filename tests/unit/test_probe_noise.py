@@ -22,7 +22,7 @@ async def test_every_row_is_right_whatever_the_noise_and_the_gradient(noise: flo
     seed = int(1000 * noise + norm)
     found = await probed(Numerics(noise, gradient=0.01 if noise else 0.0, norm=norm, seed=seed))
     assert {what: verdict for what, verdict in verdicts(found).items() if verdict != "same"} == {}
-    assert len(verdicts(found)) == 24
+    assert len(verdicts(found)) == 25
     facts = found.to_facts()
     assert (facts.reduction, facts.prompt_logprobs, facts.decays_other_adapters) == ("sum", "leading_none", False)
     assert set(facts.adam.values()) == {True} and len(facts.adam) == 6

@@ -121,12 +121,12 @@ class Backend:
 
 async def connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:
     """Check URL, key, health and model, in this order; then get the contract from `measure`. Raises UserError."""
-    return await run_until(_connect(config, measure, api, say), failing(server_url(config)))
-
-
-async def _connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:
-    kind = kind_of(config)
     url = server_url(config)
+    return await run_until(_connect(url, config, measure, api, say), failing(url))
+
+
+async def _connect(url: str, config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:
+    kind = kind_of(config)
     key = api_key(kind)
     about = await api.check_health(url, config)
     rest = await api.rest(url, key)

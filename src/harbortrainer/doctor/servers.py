@@ -32,13 +32,14 @@ log = logging.getLogger("harbortrainer")
 async def probe(args: ServerArgs) -> int:
     place = {name: getattr(args, name) for name in settings(Endpoint)}
     config = _config(args.url, args.model_name, **place)
+    url = server_url(config)
 
     async def measured() -> ServerReport:
         async with _opened(config) as (session, model):
             progress = functools.partial(print, file=sys.stderr, flush=True)
             return await load_or_probe(session, model, args.refresh, progress)
 
-    _give(await run_until(measured(), failing(server_url(config))), args.json)
+    _give(await run_until(measured(), failing(url)), args.json)
     return 0
 
 
