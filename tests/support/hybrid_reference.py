@@ -52,8 +52,9 @@ def adapter(name: str, shape: tiny_hybrid.Shape) -> dict[str, np.ndarray]:
     for number, (module, (outputs, inputs)) in enumerate(modules(shape).items()):
         rng = np.random.default_rng([len(name), ord(name[0]), number])
         layer, _, part = module.rpartition(".")
-        own = (rng.standard_normal((RANK, inputs)) * inputs**-0.5).astype("f4")
-        found[f"{module}.lora_A.weight"] = found.get(f"{layer}.{SHARED.get(part)}.lora_A.weight", own)
+        found[f"{module}.lora_A.weight"] = (rng.standard_normal((RANK, inputs)) * inputs**-0.5).astype("f4")
+        if part in SHARED:
+            found[f"{module}.lora_A.weight"] = found[f"{layer}.{SHARED[part]}.lora_A.weight"]
         found[f"{module}.lora_B.weight"] = (0.1 * rng.standard_normal((outputs, RANK))).astype("f4")
     return found
 
