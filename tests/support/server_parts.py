@@ -22,7 +22,7 @@ class Raw:
     """One session of one server, without the SDK. `beats`: it is kept open, as the SDK does, while the server runs."""
 
     url: str
-    model: Path
+    model: Path | str
     beats: bool = True
     session_id: str = field(init=False)
     models: list[str] = field(default_factory=list)

@@ -163,9 +163,10 @@ def test_the_exchange_says_how_a_trial_ended(
 
 
 async def test_an_agent_whose_first_request_is_never_answered_is_the_servers_fault() -> None:
-    exchange, _ = exchange_of(lambda request: None)
+    asked = asyncio.Event()
+    exchange, _ = exchange_of(lambda request: asked.set())
     asking = asyncio.create_task(exchange.say([{"role": "user", "content": "q"}], TOOLS))
-    await asyncio.sleep(0.01)
+    await asked.wait()
     exchange.end("timeout")
     await asyncio.wait({asking})
     ended = AgentSession(exchange, endpoint=None, key="k", stop_reason="timeout")  # pyright: ignore[reportArgumentType]
