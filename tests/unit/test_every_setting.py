@@ -85,7 +85,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "environment_kwargs": (".pids_limit=99", ()),
     "outcome_policy": (".completed=mask", ()),
     "max_attempts": ("1", GROUP),
-    "quarantine_after": ("2", GROUP),
+    "quarantine_after": ("1", GROUP),
     "proactive_summarization_threshold": ("100", ("enable_summarize=true",)),
     "max_tokens": ("2", ()),
     "context_limit": ("3000", ()),
