@@ -72,7 +72,7 @@ def check_datum(index: int, datum: api.Datum, loss_fn: str) -> None:
     for name, tensor in inputs.items():
         asked = [n, several] if several > 1 and name in (TARGETS, "weights") else [n]
         if len(tensor.data) != math.prod(asked) or (shape_of(tensor) not in ([n, 1], asked)):
-            raise bad_request(f"{where}: {name}: length {shape_of(tensor)}, not {asked}: the input has {n} tokens")
+            raise bad_request(f"{where}: {name}: shape {shape_of(tensor)}, not {asked}: the input has {n} tokens")
         if not np.isfinite(tensor.data).all():
             raise bad_request(f"{where}: {name}: not all finite (NaN or infinite)")
     check_ids(inputs[TARGETS].data, f"{where}: {TARGETS}")

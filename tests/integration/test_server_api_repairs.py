@@ -87,7 +87,7 @@ def datum(tokens: list[int] = TOKENS, **inputs: Any) -> tinker.Datum:
 
 MALFORMED = {
     "no targets": (datum(target_tokens=None), "cross_entropy", 500, "target_tokens is missing"),
-    "short weights": (datum(weights=np.ones(N - 2, np.float32)), "cross_entropy", 200, f"length {N - 2}"),
+    "short weights": (datum(weights=np.ones(N - 2, np.float32)), "cross_entropy", 200, f"weights: shape [{N - 2}]"),
     "NaN": (datum(weights=np.full(N, np.nan, np.float32)), "cross_entropy", 200, "weights: not all finite"),
     "no logprobs": (datum(advantages=np.ones(N, np.float32)), "importance_sampling", 200, "logprobs is missing"),
     "no advantages": (datum(logprobs=np.ones(N, np.float32)), "ppo", 200, "advantages is missing"),

@@ -33,13 +33,14 @@ class Process(NamedTuple):
     writes: list[str]
 
 
+ENDED = 0
 _ENDED = Process("", 0, "(ended)", -1, [], [])
 
 
 class Look:
     """One look at processes of a container. `complete`: nothing was left out.
 
-    `processes` has one of number 0 for all that ended before they could be looked at.
+    `processes` has one of number ENDED for all that ended before they could be looked at.
     """
 
     def __init__(self, first: int, pids: Iterable[int]) -> None:
@@ -53,7 +54,7 @@ class Look:
             try:
                 self._read(pid)
             except (OSError, IndexError, ValueError):
-                self.processes[0] = _ENDED
+                self.processes[ENDED] = _ENDED
 
     def _read(self, pid: int) -> None:
         """Raises OSError when it has ended."""

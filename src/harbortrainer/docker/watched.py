@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harbortrainer.docker.living import (
+    ENDED,
     MOST_PROCESSES,
     OWN,
     Look,
@@ -33,6 +34,7 @@ MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 8, 4096  # the second: of a fil
 MOST_LATE = 4096
 EXEC_SEC, NAP_SEC = 5.0, 0.01  # for shells to end that ran the agent's commands
 DRAIN_SEC = 5.0  # for events that wait when verification has ended
+LOOKS = 5  # until no process ends meanwhile; else some end all the time
 ROUNDS = 5  # until every process of the policy is followed
 _MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
 _MEMORY_NAME = "/proc/PID/mem"
@@ -96,7 +98,8 @@ class Watch:
             threads = {thread for pid in pids for thread in threads_of(pid)} - known - trace.forked
             if not threads:
                 return not trace.lost
-            self.before |= Look(self._first, set(pids) - self.before.keys() - trace.forked).processes
+            found = Look(self._first, set(pids) - self.before.keys() - trace.forked).processes
+            self.before |= {pid: one for pid, one in found.items() if pid != ENDED}
             trace.follow(threads)
             known |= threads
         return False
@@ -288,8 +291,12 @@ def settled(container: Mapping[str, Any]) -> Look:
         if not ending or time.monotonic() > give_up:
             break
         time.sleep(NAP_SEC)
-    look = Look(first, {*pids, *listed_of(first)}.difference(container["kept"]))
-    look.complete &= len(pids) < MOST_PROCESSES
+    for _ in range(LOOKS):
+        look = Look(first, {*(pids := pids_of(first)), *listed_of(first)}.difference(container["kept"]))
+        look.complete &= len(pids) < MOST_PROCESSES
+        if ENDED not in look.processes:  # else it may be a shell of the daemon's, which nobody had waited for yet
+            break
+        time.sleep(NAP_SEC)
     return look
 
 
