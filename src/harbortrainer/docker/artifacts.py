@@ -3,6 +3,7 @@
 Notes when they are lost with their container, since Harbor goes on without those that it could not collect.
 """
 
+import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,6 +19,8 @@ from harbor.utils.path_filter import filter_paths_by_patterns
 from harbortrainer.docker.archive import LOGS, WORK, fetch_file, fetch_folder, is_folder
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.files import fetch, fetch_logs
+
+UP_SEC, UP_NAP_SEC = 1.0, 0.1
 
 
 class Downloads(UnixOps):
@@ -113,8 +116,15 @@ class CollectedEnvironment(BaseEnvironment):
             raise
 
     async def is_up(self, service: str | None = None) -> bool:
-        """Whether the service's container runs and the daemon says so; None = the agent's."""
+        """Whether the service's container runs and goes on; None = the agent's. Takes a second where it does.
+
+        Once its first process was killed, the daemon calls it running for a moment.
+        """
         try:
-            return await call(self._container_runs, service)
+            for _ in range(round(UP_SEC / UP_NAP_SEC)):
+                if not await call(self._container_runs, service):
+                    return False
+                await asyncio.sleep(UP_NAP_SEC)
         except (DockerException, requests.RequestException):
             return False
+        return True

@@ -291,12 +291,19 @@ def settled(container: Mapping[str, Any]) -> Look:
         if not ending or time.monotonic() > give_up:
             break
         time.sleep(NAP_SEC)
-    for _ in range(LOOKS):
-        look = Look(first, {*(pids := pids_of(first)), *listed_of(first)}.difference(container["kept"]))
-        look.complete &= len(pids) < MOST_PROCESSES
+    look = _taken(container)
+    for _ in range(LOOKS - 1):
         if ENDED not in look.processes:  # else it may be a shell of the daemon's, which nobody had waited for yet
             break
         time.sleep(NAP_SEC)
+        look = _taken(container)
+    return look
+
+
+def _taken(container: Mapping[str, Any]) -> Look:
+    pids = pids_of(container["pid"])
+    look = Look(container["pid"], {*pids, *listed_of(container["pid"])}.difference(container["kept"]))
+    look.complete &= len(pids) < MOST_PROCESSES
     return look
 
 

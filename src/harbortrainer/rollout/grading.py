@@ -24,8 +24,6 @@ from harbor.verifier.verifier import (
 from harbortrainer.docker.again import Again, Place
 from harbortrainer.docker.archive import TooMuch
 from harbortrainer.docker.cause import Causes, is_made_anew
-from harbortrainer.docker.container import is_running
-from harbortrainer.docker.daemon import call
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.docker.layer import MOST_CHANGES
 from harbortrainer.docker.solution import SOLUTION_SEC
@@ -159,7 +157,7 @@ class GradingVerifier(SafeVerifier):
         """Whether verification breaks because of what the agent left: measured once a task and process."""
         environment = self.environment
         assert isinstance(environment, DockerEngineEnvironment)
-        if _is_machines(error) or not await call(is_running, environment.container):
+        if _is_machines(error) or not await environment.is_up():
             return False
         key = f"{self.task.paths.task_dir} {self.step_name}"
         if key not in _ends:
