@@ -312,12 +312,16 @@ class ListedLayer:
 
     def _has_other_rights(self, folder: str) -> bool:
         """Whether a folder has other rights than in the image."""
-        image = engine().inspect_container(self._container)["Image"]
-        known = _image_rights(image)
+        known = _image_rights(self._image)
         if folder not in known:
-            with one_off(image, ("true",), "layer") as made:
+            with one_off(self._image, ("true",), "layer") as made:
                 known[folder] = _rights_of(made, folder)
         return _rights_of(self._container, folder) != known[folder]
+
+    @functools.cached_property
+    def _image(self) -> str:
+        """Its ID."""
+        return engine().inspect_container(self._container)["Image"]
 
     def _is_folder(self, path: str) -> bool:
         found = self._stat(path)

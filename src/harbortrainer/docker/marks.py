@@ -9,6 +9,7 @@ import itertools
 import os
 import stat
 import struct
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,10 +17,10 @@ from harbortrainer.docker.living import OWN
 
 CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW = 8, 0x20, 0x1000, 0x4000
 _MOVED_TO, _CREATED = 0x80, 0x100
-CHANGED = (
-    0x40 | _MOVED_TO | _CREATED | 0x200 | 0x400 | 0x800
-)  # moved from, moved to, created, deleted; itself deleted, moved
+# Moved from, moved to, created, deleted; itself deleted, moved.
+CHANGED = 0x40 | _MOVED_TO | _CREATED | 0x200 | 0x400 | 0x800
 MOST_BELOW = 20_000  # entries of a folder, and below it
+PAUSE = 10  # between two looks for new folders, in times of what one took
 AT_ONCE = 512  # events of one turn, each of which opens a file
 _CLOEXEC, _NONBLOCK, _UNLIMITED_MARKS, _REPORT_FID, _FD_ERROR = 1, 2, 0x20, 0x200, 0x2000
 _ADD, _REMOVE, _MOUNT, _IGNORE, _ON_FOLDER = 1, 2, 0x10, 0x20 | 0x40, 0x40000000  # also once it was written
@@ -53,6 +54,8 @@ class Marks:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._root = f"/proc/{first}/root"
         self._folders: dict[int, str] = {}
+        self._grown: set[int] = set()  # groups in whose folders are new ones
+        self._look_at = 0.0
         self._marked: list[str] = []
         with contextlib.ExitStack() as undo:
             flags = _CLOEXEC | _NONBLOCK | _UNLIMITED_MARKS
@@ -96,11 +99,23 @@ class Marks:
 
     def _mark_below(self, group: int, folder: str) -> None:
         """Mark the folder, and all folders in it. Raises OSError where the kernel reports nothing."""
-        self._mark(group, folder, CHANGED | _ON_FOLDER, _ADD | _NO_LINK | _FOLDER_ALONE)
+        events, how = CHANGED | _ON_FOLDER, _ADD | _NO_LINK | _FOLDER_ALONE
+        self._mark(group, folder, events, how)
         for path, is_folder in below(self._root, folder):
             if is_folder:
                 with contextlib.suppress(OSError):  # it was removed just now
-                    self._mark(group, path, CHANGED | _ON_FOLDER, _ADD | _NO_LINK | _FOLDER_ALONE)
+                    self._mark(group, path, events, how)
+
+    def _mark_new(self) -> None:
+        """Mark new folders. A verification may make thousands: looking for them takes a tenth of the time at most."""
+        began = time.monotonic()
+        if not self._grown or began < self._look_at:
+            return
+        for group in self._grown:
+            with contextlib.suppress(OSError):
+                self._mark_below(group, self._folders[group])
+        self._grown.clear()
+        self._look_at = began + PAUSE * (time.monotonic() - began)
 
     def leave_file(self, file: int) -> None:
         """Tell no more opens of this file, if it has one name alone."""
@@ -123,12 +138,13 @@ class Marks:
 
     def events(self) -> Iterator[Event]:
         """Those that wait, about AT_ONCE."""
-        for group, folder in self._folders.items():
-            for mask, _, pid in self._read(group, 1 << 14):
-                if mask & (_MOVED_TO | _CREATED) and mask & _ON_FOLDER:
-                    with contextlib.suppress(OSError):
-                        self._mark_below(group, folder)
-                yield Event(folder, mask, pid)
+        changed = {group: list(self._read(group, 1 << 14)) for group in self._folders}
+        for group, found in changed.items():
+            if any(mask & (_MOVED_TO | _CREATED) and mask & _ON_FOLDER for mask, _, _ in found):
+                self._grown.add(group)
+        self._mark_new()
+        for group, found in changed.items():
+            yield from (Event(self._folders[group], mask, pid) for mask, _, pid in found)
         for _ in range(AT_ONCE // self._most):
             before = True
             for mask, descriptor, pid in self._read(self._mounts, self._most * _EVENT.size):
