@@ -69,7 +69,7 @@ def check_datum(index: int, datum: api.Datum, loss_fn: str) -> None:
     if loss_fn == "gspo" and not any(inputs[RATIO_MASK].data):
         raise bad_request(f"{where}: {RATIO_MASK} marks no token")
     several = targets_each(where, inputs[TARGETS], loss_fn)
-    for name, tensor in inputs.items():
+    for name, tensor in sorted(inputs.items(), key=lambda input: input[0] != TARGETS):
         asked = [n, several] if several > 1 and name in (TARGETS, "weights") else [n]
         if len(tensor.data) != math.prod(asked) or (shape_of(tensor) not in ([n, 1], asked)):
             raise bad_request(f"{where}: {name}: shape {shape_of(tensor)}, not {asked}: the input has {n} tokens")

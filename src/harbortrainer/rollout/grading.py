@@ -130,7 +130,7 @@ class GradingVerifier(SafeVerifier):
 
     async def _needs_no_work(self, again: Again, causes: Causes, reward: float) -> bool:
         """Whether the unasked changes earn the reward by themselves."""
-        if causes.services or causes.processes or causes.may_be_work:
+        if causes.services or causes.may_be_work:
             return False
         with contextlib.suppress(TooMuch):
             return await self._measured(again.fresh(causes.work)) >= reward
