@@ -33,6 +33,24 @@ from repairs.vllm_status import ReplicaStatus
 HERE = Path(__file__).resolve().parent
 PYTHON = HERE / "vllm" / ".venv" / "bin" / "python"
 LORAS_IN_MEMORY = 12  # more than repairs.vllm_adapters.KEEP: vLLM must never look for a deleted folder
+GRAPHS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    128,
+    192,
+    256,
+    384,
+    512,
+)  # requests at once; its own 51 take three times as long
+AFTER = "SKYRL_TX_VLLM_AFTER"  # for server/vllm/unpinned.py
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes as --max-lora-rank
 # Without the list vLLM wraps the unembedding too, which the trainer does not train; two prompts scored at once then end
 # vLLM's engine on a CPU
@@ -49,7 +67,7 @@ MEMORY_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`gpus`: one for each replica, empty on a CPU. `after`: a file that exists before vLLM may start; "" = at once.
+    """`gpus`: one for each replica, empty on a CPU. `after`: a file; before it exists vLLM takes no memory of a GPU.
 
     `memory`: the share of a GPU. `context`: tokens in a sequence; `positions`: rope_parameters, {} = the
     model's own.
@@ -111,6 +129,7 @@ def command(plan: Plan, index: int) -> list[str]:
     if plan.gpus:
         values["--gpu-memory-utilization"] = plan.memory
         values["--worker-extension-cls"] = "unpinned.Unpinned"  # in server/vllm, see environment()
+        switches += ["--cudagraph-capture-sizes", *map(str, GRAPHS)]
     else:  # a seeded request whose prompt is split ends vLLM's engine on a CPU
         values["--max-num-batched-tokens"] = plan.context
         values["--distributed-executor-backend"] = "uni"  # with environment(): two processes to start, not three
@@ -131,7 +150,7 @@ def environment(plan: Plan, index: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     if plan.gpus:  # vLLM's faster sampler compiles programs at the first request, with a compiler that may be missing
-        own = {"CUDA_VISIBLE_DEVICES": plan.gpus[index], "PYTHONPATH": str(HERE / "vllm")}
+        own = {"CUDA_VISIBLE_DEVICES": plan.gpus[index], "PYTHONPATH": str(HERE / "vllm"), AFTER: plan.after}
         return {"VLLM_USE_FLASHINFER_SAMPLER": "0"} | kept | always | own
     threads = kept.get("VLLM_CPU_THREADS", "1")
     return (
@@ -297,8 +316,6 @@ async def supervise(plan: Plan) -> None:
     assert own is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, own.cancel)
-    while plan.after and not Path(plan.after).exists():  # noqa: ASYNC110
-        await asyncio.sleep(POLL_SEC)
     for replica in replicas:
         clear(replica.log)
     await asyncio.gather(*(replica.keep() for replica in replicas))

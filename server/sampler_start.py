@@ -118,7 +118,7 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     check(args)
     state = Path(config.checkpoints_base).resolve().parent
     folder = str(state / "vllm-adapters")
-    os.environ[KEY] = os.environ.get(KEY) or secrets.token_hex(16)  # empty, it would be no header that can be sent
+    os.environ[KEY] = os.environ.get(KEY) or own_key(state)  # empty, it would be no header that can be sent
     if config.external_inference_url:
         urls = urls_of(config.external_inference_url)
         config.external_inference_url = None  # skyrl's own client stays away
@@ -141,6 +141,15 @@ def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
         except subprocess.TimeoutExpired:
             supervisor.kill()
         shutil.rmtree(plan.handed, ignore_errors=True)  # a supervisor that was killed has left it
+
+
+def own_key(state: Path) -> str:
+    """The same at each start: vLLM finds what it has compiled by its environment, in which the key is."""
+    file = state / "vllm_key"
+    if not file.exists() or not file.read_text():
+        file.touch(0o600)
+        file.write_text(secrets.token_hex(16))
+    return file.read_text()
 
 
 def end_with(supervisor: "subprocess.Popen[bytes]", stopping: threading.Event) -> None:

@@ -180,19 +180,6 @@ async def test_vllm_that_ends_too_often_stays_away_and_the_log_says_why(
     assert "given up after 3 ends in ten minutes" in capsys.readouterr().out
 
 
-async def test_on_a_shared_gpu_vllm_waits_until_the_trainer_has_its_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    marker = tmp_path / "ready"
-    plan = plan_of(tmp_path, after=str(marker))
-    async with supervised(plan, SERVER, monkeypatch):
-        await until(plan, lambda one: one["state"] == "starting")
-        await asyncio.sleep(0.1)
-        assert not Path(tmp_path, "pid").exists()
-        marker.touch()
-        await until(plan, lambda one: one["state"] == "ready")
-
-
 async def test_a_full_disk_ends_no_vllm_and_its_state_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
