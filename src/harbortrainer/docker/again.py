@@ -44,24 +44,26 @@ class Again:
         found = self._environment.phases.found
         return found is not None and found.whole
 
-    async def causes(self, seen: Seen) -> Causes:
+    async def causes(self, seen: Seen, undone: Collection[Change] = ()) -> Causes:
         """What the reward of the verification that was `seen` may depend on although the task does not ask for it.
 
+        `undone`: changes of which it had nothing when it began.
         The task's solution, and records of packages, are looked at only if that is needed.
         """
         start = Footprint() if await asyncio.to_thread(self._has_solution) else None
-        late = await call(self._late, seen)
+        late = await call(self._late, seen, {one.path for one in undone})
         if not (causes := await call(self._judged, late, seen, start, Records())):
             return causes
         return await call(self._judged, late, seen, await footprint_of(self._environment), None)
 
-    def _late(self, seen: Seen) -> list[Change]:
+    def _late(self, seen: Seen, undone: Collection[str]) -> list[Change]:
         """What processes of the policy changed during verification, and verification opened. Blocks."""
         environment = self._environment
         assert environment.phases.found is not None
         found = environment.phases.found.contents
         late = seen.late | (moved(environment.container, seen.made) if seen.moved else set())
-        opened = late.difference(one.path for one in found).intersection(late if seen.opened is None else seen.opened)
+        known = {one.path for one in found}.difference(undone)
+        opened = (late - known).intersection(late if seen.opened is None else seen.opened)
         in_image = environment.phases.found.layer.in_image
         return [Change(one, Kind.CHANGED if in_image(one) else Kind.ADDED) for one in sorted(opened)]
 

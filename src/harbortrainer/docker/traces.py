@@ -1,4 +1,4 @@
-"""System calls by which a process reaches another one's memory or files, seen by the kernel's tracefs. Needs root.
+"""System calls by which a process reaches another one's memory or files, and signals, seen by tracefs. Needs root.
 
 A part of watcher.py's program, with the standard library alone. A trace follows given threads and all that they start;
 other processes of the machine are not recorded, but while a trace is on, each of their system calls takes longer
@@ -27,17 +27,21 @@ _CALLS = {
     "aarch64": {117: _PTRACE, 26: _PTRACE, 270: _READ, 376: _READ, 271: _WRITE, 377: _WRITE, 438: _FILE},
 }
 # rename, link and symlink, each with its kin; others have some of these numbers in the other mode, which does no harm.
-# The 9 of programs of 32 bits would be every mmap on x86_64.
+# The 9 of programs of 32 bits would be every mmap on x86_64. Rings (io_uring_setup, io_uring_enter) do all of it.
+_RINGS = (425, 426)
 _MOVES = {
-    "x86_64": (82, 264, 316, 86, 265, 88, 266, 38, 302, 353, 303, 83, 304),
-    "aarch64": (38, 276, 37, 36, 329, 382, 9, 330, 83, 331),
+    "x86_64": (82, 264, 316, 86, 265, 88, 266, 38, 302, 353, 303, 83, 304, *_RINGS),
+    "aarch64": (38, 276, 37, 36, 329, 382, 9, 330, 83, 331, *_RINGS),
 }
 _ATTACH, _SEIZE = 16, 0x4206  # all other requests need one of these first, or concern the caller's own children
 _MOST_PID = 1 << 22
 _CALL = re.compile(rb"sys_enter: NR (\d+) \(([0-9a-f]+), ([0-9a-f]+),")
 _FORK = re.compile(rb"child_pid=(\d+)$")  # the line before it may be a part of a program's name
+_SIGNAL = re.compile(rb" pid=(\d+) grp=\d+ res=\d+$")
 _LOST = b"[LOST"
-_EVENTS = ("raw_syscalls/sys_enter", "sched/sched_process_fork")
+_EVENTS = ("raw_syscalls/sys_enter", "sched/sched_process_fork", "signal/signal_generate")
+# Not those of children that end, nor what is ignored, nor timers of others that ring while a followed process runs.
+_SIGNALS = "sig != 17 && result != 1 && !(common_flags & 24)"
 _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
 
 
@@ -51,8 +55,8 @@ class Call(NamedTuple):
 class Trace:
     """An instance of the tracer, which one container uses at a time.
 
-    `forked`: threads that the followed ones have started; `lost`: some are missing there. `moved`: one of them may have
-    renamed or linked something.
+    `followed`: given threads; `forked`: what they have started; `lost`: some are missing there. `moved`: they may have
+    renamed or linked something. `signalled`: others to which they have sent signals.
     """
 
     def __init__(self, root: str, calls: dict[int, str], moves: Collection[int]) -> None:
@@ -60,7 +64,9 @@ class Trace:
         self._calls, self._moves = calls, moves
         self.moved = False
         self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        self.followed: set[int] = set()
         self.forked: set[int] = set()
+        self.signalled: set[int] = set()
         self.lost = False
         self._rest = b""
         with open("/proc/sys/kernel/pid_max") as file:
@@ -75,11 +81,13 @@ class Trace:
             self._write("options/context-info", "0")
             self._write("options/event-fork", "1")
             self._write(f"events/{_EVENTS[0]}/filter", " || ".join(f"id == {number}" for number in (*calls, *moves)))
+            self._write(f"events/{_EVENTS[2]}/filter", _SIGNALS)
             self._undo = undo.pop_all()
 
     def follow(self, threads: set[int]) -> None:
         """Follow these threads too, and all that they start from now on. Raises OSError."""
         self._write("set_event_pid", " ".join(map(str, threads)), os.O_APPEND)
+        self.followed |= threads
         for event in _EVENTS:
             self._write(f"events/{event}/enable", "1")
 
@@ -95,9 +103,15 @@ class Trace:
                     self.forked.add(int(fork[1]))
                 elif fork or _LOST in line:
                     self.lost = True
+                elif signal := _SIGNAL.search(line):
+                    self._signal(int(signal[1]))
                 elif (call := self._call(line)) and len(found) < MOST_CALLS:
                     found.append(call)
         return found
+
+    def _signal(self, thread: int) -> None:
+        if thread not in self.followed and thread not in self.forked and len(self.signalled) < MOST_CALLS:
+            self.signalled.add(thread)
 
     def _read(self) -> bytes:
         try:
@@ -126,7 +140,8 @@ class Trace:
         self._write("set_event_pid", "\n")
         while self._read():
             pass
-        self.forked, self.lost, self.moved, self._rest = set(), False, False, b""
+        self.followed, self.forked, self.signalled = set(), set(), set()
+        self.lost, self.moved, self._rest = False, False, b""
 
     def remove(self) -> None:
         """Raises OSError."""

@@ -16,6 +16,8 @@ from harbortrainer.docker.living import (
     ENDED,
     MOST_PROCESSES,
     OWN,
+    RING,
+    TESTS,
     Look,
     Process,
     fields_of,
@@ -38,6 +40,7 @@ LOOKS = 5  # until no process ends meanwhile; else some end all the time
 ROUNDS = 5  # until every process of the policy is followed
 _MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
 _MEMORY_NAME = "/proc/PID/mem"
+SIGNAL = "signal"
 # Of a file of an ended process in /proc, or of a device: no file of a layer.
 _HARMLESS = (errno.ESRCH, errno.EINVAL, errno.ENXIO, errno.ENODEV)
 
@@ -60,6 +63,8 @@ class Watch:
         self.late: set[str] = set()
         self.made: set[int] = set()
         self.own: list[str] = []
+        self._peeked: set[str] = set()  # of TESTS, by the policy
+        self._uploads: set[int] = set()  # processes that wrote there
         self.tampered: set[str] = set()
         self.overflow = self.unseen = self.lost = self.ended = False
         self._characters = 0
@@ -91,17 +96,15 @@ class Watch:
 
     def _follow(self, trace: Trace) -> bool:
         """Whether all processes of the policy are followed, with what they start."""
-        known: set[int] = set()
         for _ in range(ROUNDS):
             pids = [pid for pid in pids_of(self._first) if pid not in self._kept]
             trace.take()
-            threads = {thread for pid in pids for thread in threads_of(pid)} - known - trace.forked
+            threads = {thread for pid in pids for thread in threads_of(pid)} - trace.followed - trace.forked
             if not threads:
                 return not trace.lost
             found = Look(self._first, set(pids) - self.before.keys() - trace.forked).processes
             self.before |= {pid: one for pid, one in found.items() if pid != ENDED}
             trace.follow(threads)
-            known |= threads
         return False
 
     def take(self) -> bool:
@@ -125,6 +128,8 @@ class Watch:
                 if call.name not in self.tampered and not self._is_policys_thread(call.target):
                     self.tampered.add(call.name)
             self.unseen |= self.trace.lost
+            if not self.trace.lost and self.trace.signalled - self._kept:
+                self.tampered.add(SIGNAL)
 
     def _note(self, event: Event) -> None:
         """The kernel makes one event of several ones of a process and file."""
@@ -132,7 +137,11 @@ class Watch:
             self._note_write(event)
         if event.path.endswith("/mem") and (found := _MEMORY.fullmatch(event.path)):
             self._note_memory(int(found[1]), event.pid)
-        opens = bool(event.mask & OPEN) and not self.overflow and not self._opens_for_policy(event.pid)
+        opens = bool(event.mask & OPEN) and not self.overflow
+        if opens and self._opens_for_policy(event.pid):
+            opens = False
+            if event.path.startswith(TESTS) and len(self._peeked) < MOST_TAMPERED:
+                self._peeked.add(event.path)
         for path in () if self.overflow else names(event.path):
             if path not in self.readers and path not in self.written:
                 self._characters += len(path)
@@ -148,6 +157,8 @@ class Watch:
     def _note_write(self, event: Event) -> None:
         if event.path.startswith(OWN):
             self._tamper(event.path, event.pid)
+            if event.path.startswith(TESTS):
+                self._uploads.add(event.pid)
         elif self._writes_for_policy(event.pid):
             self.late.update(names(event.path))
         elif event.file >= 0:
@@ -255,6 +266,7 @@ class Watch:
             self.unseen |= not look.complete
             for pid, one in look.processes.items():
                 self._holds(pid, one)
+            self.tampered |= {path for path in self._peeked if {*self.readers.get(path, ())} - self._uploads}
             moved = self.trace is not None and self.trace.moved
             return {
                 "readers": self.readers, "programs": self.programs, "written": sorted(self.written),
@@ -267,6 +279,8 @@ class Watch:
         """It may still write what is verification's own, so that no event tells."""
         with contextlib.suppress(OSError):
             for path in {*process.writes, *mapped(pid)}:
+                if path == RING and self.trace is not None:
+                    self.trace.moved = True
                 self._note(Event(path, CLOSE_WRITE, pid))
 
     def close(self) -> None:

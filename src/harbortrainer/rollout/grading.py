@@ -111,7 +111,7 @@ class GradingVerifier(SafeVerifier):
                 return await self._measured(again.fresh(causes.unasked))
         async with again.in_place(causes) as place, self._watched(place.environment) as sight:
             reward = await self._measured(contextlib.nullcontext(place))
-        left = await again.causes(sight.seen)
+        left = await again.causes(sight.seen, causes.unasked)
         return -math.inf if left.processes or left.tampered or left.late else reward
 
     @contextlib.asynccontextmanager
