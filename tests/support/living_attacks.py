@@ -101,7 +101,7 @@ ATTACKS: dict[str, tuple[str, str]] = {
     ),
     "kill": ("os.kill(pid, 9)", "signal"),
     "stop-and-go-on": ("os.kill(pid, 19); time.sleep(0.1); os.kill(pid, 18)", "signal"),
-    "kill-all": ("signal.signal(10, signal.SIG_IGN); os.kill(-1, 10)", "signal"),
+    "kill-a-thread": ("assert libc.syscall(234, pid, pid, 9, 0, 0, 0) == 0", "signal"),
     "kill-by-descriptor-as-an-orphan": (
         "orphan(lambda: exec('signal.pidfd_send_signal(os.pidfd_open(pid), 9)', globals()))",
         "signal",

@@ -17,7 +17,7 @@ from harbortrainer.docker.watched import living
 TOLD: dict[str, Any] = {
     "readers": {"/a": [7, 8], "/b": [8]}, "programs": {"7": {"parent": 1, "cwd": "/app", "words": ["sh", "-c", "x"]}},
     "written": ["/b"], "tampered": ["/tests/x"], "overflow": False, "unseen": False,
-    "late": ["/b"], "moved": True, "made": [9],
+    "late": ["/b"], "moved": True, "made": [9], "changed": True,
     "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5}],
 }  # fmt: skip
 SEEN = Seen(
@@ -30,6 +30,7 @@ SEEN = Seen(
     late=frozenset({"/b"}),
     moved=True,
     made=frozenset({9}),
+    changed=True,
 )
 PUT = "/logs/verifier/x"  # before verification began
 

@@ -17,6 +17,9 @@ _INSTALLS = re.compile(
 )
 _FORBIDS = re.compile(r"\b(?:not|without|never|avoid)\b[^.\n]{0,20}\binstall", re.I)
 _RUNS = re.compile(r"\b(?:running|daemon|background|continuously|service is|keep \w+ alive)\b", re.I)
+_SIGNALS = re.compile(
+    r"\b(?:kill(?:s|ed|ing)?|terminat\w+ [^.\n]{0,40}process\w*|watchdog|SIG(?:TERM|KILL|INT|HUP|STOP|USR[12]))\b", re.I
+)
 _SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|boot)(?:/.*)?")  # every program reads there
 _PROGRAM = re.compile(r"/(?:usr|bin|sbin|lib\w*)(?:/.*)?")
 _OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?")  # configuration and caches
@@ -42,8 +45,8 @@ class Footprint:
 class Asked:
     """What a task asks for: its solution's footprint, and what its instruction names.
 
-    `installs`: it may install packages; `runs`: something may go on running. Without a solution that is the
-    instruction's alone, and the working directory and folders that it names are the work's `area`.
+    `installs`: it may install packages; `runs`: something may go on running; `signals`: and end others. Without a
+    solution that is the instruction's alone, and the working directory and folders that it names are the work's `area`.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Asked:
         self._folders = tuple(one for one in allowed if one.endswith("/"))
         self.installs = bool(_INSTALLS.search(instruction)) and not _FORBIDS.search(instruction)
         self.runs = bool(footprint.processes or footprint.ports or _RUNS.search(instruction))
+        self.signals = bool(_SIGNALS.search(instruction))
         folders = () if self.has_solution else {work.rstrip("/"), *named}
         self._area = [f"{one}/" for one in folders if not is_system(one) and not _SHARED.fullmatch(one)]
 

@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 
 from harbortrainer.docker.asked import Asked, is_of_content, is_of_user, is_program, is_system
 from harbortrainer.docker.layer import Change, Kind
-from harbortrainer.docker.watch import Process, Seen
+from harbortrainer.docker.watch import SIGNAL, Process, Seen
 
-_MADE_ANEW = re.compile(r"/(tests|logs|dev|proc|sys)(/.*)?|/solution(/.*)?")
+_MADE_ANEW = re.compile(r"/(tests|logs|dev(?!/shm/)|proc|sys)(/.*)?|/solution(/.*)?")
 _TESTS, _DEVICES = "/tests/", "/dev"
 _MOST_PARENTS = 32
 
@@ -58,7 +58,7 @@ class Causes:
     """What a reward may depend on although the task does not ask for it.
 
     `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
-    rest. `late`: processes of the policy made some of them during verification.
+    rest. `late`: those of `changes` that processes of the policy made during verification.
     `processes`: unasked ones that ran; `services`: asked ones. `hooked`: verification met it before any of the
     work, which the task's solution tells. `may_be_work`: the instruction of a task without a solution hints at one.
     """
@@ -70,7 +70,7 @@ class Causes:
     processes: tuple[Process, ...] = ()
     services: tuple[Process, ...] = ()
     tampered: tuple[str, ...] = ()
-    late: bool = False
+    late: tuple[Change, ...] = ()
     hooked: bool = False
     may_be_work: bool = False
 
@@ -108,6 +108,7 @@ class _Judge:
         mounted = tuple(one for one in self.changed.mounted if not self.asked.allows(one))
         counts = tuple(one for one in unasked if self._counts(one, held))
         left = {one.path for one in unasked}
+        tampered = tuple(one for one in self.seen.tampered if one != SIGNAL or not self.asked.signals)
         return Causes(
             counts,
             tuple(unasked),
@@ -115,12 +116,9 @@ class _Judge:
             mounted,
             living,
             services,
-            tuple(self.seen.tampered),
-            any(one.path in self.changed.late for one in counts),
-            bool(self.seen.tampered)
-            or _DEVICES in mounted
-            or self._came_first(counts, rest)
-            or self._is_no_service(living),
+            tampered,
+            tuple(one for one in counts if one.path in self.changed.late),
+            bool(tampered) or _DEVICES in mounted or self._came_first(counts, rest) or self._is_no_service(living),
             any(self._may_be_work(one) for one in counts),
         )
 

@@ -34,13 +34,13 @@ from harbortrainer.docker.traces import Trace, Traces
 MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
 MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 8, 4096  # the second: of a file
 MOST_LATE = 4096
+SHARED = "/dev/shm"
 EXEC_SEC, NAP_SEC = 5.0, 0.01  # for shells to end that ran the agent's commands
 DRAIN_SEC = 5.0  # for events that wait when verification has ended
 LOOKS = 5  # until no process ends meanwhile; else some end all the time
 ROUNDS = 5  # until every process of the policy is followed
 _MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
 _MEMORY_NAME = "/proc/PID/mem"
-SIGNAL = "signal"
 # Of a file of an ended process in /proc, or of a device: no file of a layer.
 _HARMLESS = (errno.ESRCH, errno.EINVAL, errno.ENXIO, errno.ENODEV)
 
@@ -51,7 +51,8 @@ class Watch:
 
     `tampered`: what processes of the policy did to what is verification's own. `overflow`: what was opened is not
     known. `unseen`: they did more than was seen. `own`: what is in OWN before verification writes there; `late`: files
-    elsewhere that processes of the policy wrote; `made`: inodes that others wrote. `lost`: the kernel lost events.
+    elsewhere that processes of the policy wrote, in SHARED also before; `made`: inodes that others wrote.
+    `lost`: the kernel lost events.
     """
 
     def __init__(self, container: Mapping[str, Any], traces: Traces) -> None:
@@ -84,6 +85,7 @@ class Watch:
     def _begin(self, container: Mapping[str, Any]) -> None:
         look = settled(container)
         self.before, self.unseen = look.processes, not look.complete
+        self.late.update(path for path, is_folder in below(f"/proc/{self._first}/root", SHARED) if not is_folder)
         for folder in OWN:
             self.own += [path for path, _ in below(f"/proc/{self._first}/root", folder.rstrip("/"))]
         if self.before.keys() <= {self._first}:
@@ -129,7 +131,7 @@ class Watch:
                     self.tampered.add(call.name)
             self.unseen |= self.trace.lost
             if not self.trace.lost and self.trace.signalled - self._kept:
-                self.tampered.add(SIGNAL)
+                self.tampered.add("signal")
 
     def _note(self, event: Event) -> None:
         """The kernel makes one event of several ones of a process and file."""
@@ -267,12 +269,12 @@ class Watch:
             for pid, one in look.processes.items():
                 self._holds(pid, one)
             self.tampered |= {path for path in self._peeked if {*self.readers.get(path, ())} - self._uploads}
-            moved = self.trace is not None and self.trace.moved
+            moved, changed = (self.trace.moved, self.trace.changed) if self.trace else (False, False)
             return {
                 "readers": self.readers, "programs": self.programs, "written": sorted(self.written),
                 "tampered": sorted(self.tampered), "processes": living(self._first, self.before, look.processes),
                 "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
-                "made": sorted(self.made) if moved else [],
+                "changed": moved or changed, "made": sorted(self.made) if moved else [],
             }  # fmt: skip
 
     def _holds(self, pid: int, process: Process) -> None:
