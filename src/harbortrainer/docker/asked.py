@@ -73,8 +73,8 @@ class Asked:
         self.installs = bool(_INSTALLS.search(instruction)) and not _FORBIDS.search(instruction)
         self.runs = bool(footprint.processes or footprint.ports or _RUNS.search(instruction))
         self.signals = bool(_SIGNALS.search(instruction))
-        folders = () if self.has_solution else {work.rstrip("/"), *named}
-        self._area = [f"{one}/" for one in folders if not is_system(one) and not _SHARED.fullmatch(one)]
+        folders = {work.rstrip("/"), *named}
+        self._places = [f"{one}/" for one in folders if not is_system(one) and not _SHARED.fullmatch(one)]
 
     def allows(self, path: str, *, by_name: bool = True) -> bool:
         """Whether the task asks for a change at `path`. `by_name`: its name in the instruction will do."""
@@ -100,7 +100,11 @@ class Asked:
 
     def is_area(self, path: str) -> bool:
         """Whether it lies where the work of a task without a solution is."""
-        return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._area)
+        return not self.has_solution and self.is_place(path)
+
+    def is_place(self, path: str) -> bool:
+        """Whether it lies in the working directory, or in a folder that the instruction names."""
+        return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._places)
 
     def is_twin(self, path: str) -> bool:
         """Whether the solution makes a file of this name, elsewhere."""

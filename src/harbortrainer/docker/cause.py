@@ -95,9 +95,11 @@ class _Judge:
     linked: set[str] = field(default_factory=set)  # to which links that it asks for lead
 
     def causes(self) -> Causes:
-        own = [one for one in self.changed.changes if not is_made_anew(one.path)]
-        unasked = [one for one in own if not self._is_asked(one)]
         opened = self.seen.opened or {}
+        served = {path for path in self.changed.late if path not in opened and self.asked.is_place(path)}
+        served = served if self.seen.opened is not None else set[str]()
+        own = [one for one in self.changed.changes if not is_made_anew(one.path) and one.path not in served]
+        unasked = [one for one in own if not self._is_asked(one)]
         rest = {one.path for one in own} - {one.path for one in unasked}
         self.linked = {target for link, target in self.changed.targets.items() if link in rest}
         self.work = {path for path in opened if path in rest or path in self.linked or self.asked.names_path(path)}

@@ -62,7 +62,7 @@ class Seen:
     """What happened during a verification.
 
     `opened`: paths in the order of their first opens by verification, with their places; None = not known. `tampered`:
-    files of verification's own that processes of the policy used, and how they reached its processes. `readers`: by path,
+    files of its own that processes of the policy used, and how they reached its processes. `readers`: by path,
     the first processes that opened it, in their order; `programs`: of readers, by process, where it could be read.
     `late`: other files that they wrote; `moved`: they may have renamed or linked some, and `made` are the inodes that
     verification wrote; `changed`: or made, deleted or given rights. `unseen_memory`: they did more than was seen, on a
