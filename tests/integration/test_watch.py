@@ -4,6 +4,7 @@ import asyncio
 import os
 import shlex
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,6 +54,11 @@ def watcher() -> int:
 def peak_mb(pid: int) -> float:
     (line,) = (x for x in Path(f"/proc/{pid}/status").read_text().splitlines() if x.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
+
+
+def cpu_sec(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 async def log_of(environment: DockerEngineEnvironment) -> str:
@@ -201,6 +207,25 @@ async def test_what_is_opened_often_hides_nothing(environment: DockerEngineEnvir
     assert seen.opened is not None and {"/app/one", "/app/alone", "/app/other"} <= seen.opened.keys()
     assert len(seen.readers["/app/one"]) == len(seen.readers["/app/alone"]) == 8
     assert {"/app/new", "/app/alone"} <= seen.written
+
+
+# A test's own folders, as a package manager makes them, for some seconds.
+FOLDERS = """import os, time
+for number in range(4000):
+    os.makedirs(f"/tests/{number}/below")
+    time.sleep(0.0005)
+"""
+
+
+async def test_thousands_of_new_folders_of_tests_take_a_part_of_the_time(environment: DockerEngineEnvironment) -> None:
+    await environment.close_agent_phase(final=True)
+    async with environment.watched():  # the program is there
+        pass
+    spent, began = cpu_sec(watcher()), time.monotonic()
+    seen = await seen_of(environment, "true", f"python3 -c {shlex.quote(FOLDERS)}")
+    spent, took = cpu_sec(watcher()) - spent, time.monotonic() - began
+    assert seen.opened is not None and seen.tampered == ()
+    assert spent < took / 3, f"{spent:.1f} of {took:.1f} s"
 
 
 async def test_a_watcher_that_dies_is_started_again(environment: DockerEngineEnvironment) -> None:
