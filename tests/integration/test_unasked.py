@@ -144,6 +144,14 @@ async def test_a_solution_that_takes_longer_than_all_verifications_is_waited_for
     assert (ended.outcome, ended.reward) == (Outcome.COMPLETED, 1.0), ended.detail
 
 
+async def test_the_terminal_of_the_agent_rests_during_verification(tmp_path: Path) -> None:
+    task = trial_parts.make_task(tmp_path, test=f"sleep 1\n{trial_parts.TEST_SH}")
+    host, _ = trial_parts.local_host(trial_parts.SOLVE)
+    ended = await host.run(trial_parts.request(task, tmp_path))
+    assert (ended.outcome, ended.reward) == (Outcome.COMPLETED, 1.0), ended.detail
+    assert not [*tmp_path.rglob(CAUSES)]
+
+
 SERVES = "cd /app; (setsid python3 -m http.server {port} </dev/null >/dev/null 2>&1 &)\n"
 ASKS = """python3 - <<'P'
 import time, urllib.request
