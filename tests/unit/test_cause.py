@@ -197,6 +197,7 @@ def test_what_only_the_work_reads_is_work(path: str, facts: dict[str, Any], is_c
 def test_a_file_with_the_name_of_a_solutions_file_is_work(new: bool, is_cause: bool) -> None:
     facts = {"program": Program(5, "/", ("jq",)), "is_new_name": lambda name: new and name == "jq"}
     assert bool(judged("/opt/bin/jq", **facts)) is is_cause
+    assert judged("/jq", **facts)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +248,29 @@ def test_where_there_is_no_solution_the_instruction_tells_where_the_work_is(
     path: str, facts: dict[str, Any], is_cause: bool
 ) -> None:
     assert bool(judged(path, solution=None, instruction=ASKS, **facts)) is is_cause
+
+
+@pytest.mark.parametrize(
+    ("path", "instruction", "is_cause"),
+    [
+        ("/opt/cases/five", ASKS, True),
+        ("/opt/cases/five", "Remove what is old.", False),
+        ("/srv/data/x", ASKS, False),
+        ("/tmp/x", ASKS, False),
+        ("/var/lib/apt/lists/x", ASKS, False),
+        ("/usr/bin/x", "Remove what is old.", True),
+    ],
+)
+def test_deletions_are_work_where_there_is_no_solution_but_an_instruction(
+    path: str, instruction: str, is_cause: bool
+) -> None:
+    gone = Changed((Change(path, Kind.REMOVED),))
+    assert bool(causes_of(gone, Seen({}), Asked(None, instruction, "/app"))) is is_cause
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/env", "/dev/null", "/tests/test.sh"])
+def test_what_every_program_opens_is_no_work(path: str) -> None:
+    assert judged("/usr/lib/x", first=(path,), instruction=f"Use {path}.", program=TEST).hooked
 
 
 def test_rights_of_files_that_nobody_opened_are_work_where_there_is_no_solution() -> None:
