@@ -110,8 +110,8 @@ class Asked:
         return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._places)
 
     def is_twin(self, path: str) -> bool:
-        """Whether the solution makes a file of this name, elsewhere."""
-        return PurePosixPath(path).name in self._names
+        """Whether the solution makes a file of this name, elsewhere; not in /, where tools look for settings."""
+        return PurePosixPath(path).name in self._names and path.count("/") > 1
 
     def allows_process(self, process: Process) -> bool:
         """Whether it may live during verification."""

@@ -147,8 +147,7 @@ class _Judge:
         if path in self.linked and not (self.asked.has_solution and (is_system(path) or is_of_user(path))):
             return one.kind is Kind.ADDED
         beside = one.kind is Kind.ADDED and path in self.changed.plain
-        is_top = path.count("/") == 1  # where tools look for settings, whatever they are about
-        if beside and not is_top and self.asked.is_twin(path) and self.changed.is_new_name(PurePosixPath(path).name):
+        if beside and self.asked.is_twin(path) and self.changed.is_new_name(PurePosixPath(path).name):
             return True
         if path in self.changed.packaged and (self.asked.installs or not self.asked.has_solution):
             return path in self.changed.about or not self._is_before_work(path)
@@ -161,8 +160,8 @@ class _Judge:
         if self.asked.is_area(one.path):
             return not self._is_before_work(one.path)
         if one.path not in self.changed.plain:
-            if one.kind is Kind.REMOVED and not _OFTEN_CLEANED.match(path := one.path) and not is_system(path):
-                return self.asked.deletes
+            if one.kind is Kind.REMOVED and not self.asked.deletes and not _OFTEN_CLEANED.match(one.path):
+                return False
             is_right = one.kind is Kind.CHANGED and one.path not in {*self.changed.targets, *(self.seen.opened or ())}
             return not is_program(one.path) if is_right else not (is_system(one.path) or is_of_user(one.path))
         if one.kind is not Kind.ADDED:

@@ -160,8 +160,7 @@ class GradingVerifier(SafeVerifier):
         assert isinstance(environment, DockerEngineEnvironment)
         if _is_machines(error) or not await environment.is_up():
             return False
-        ends, _ = await self._of_untouched(again)
-        return ends
+        return (await self._of_untouched(again))[0]
 
     async def _of_untouched(self, again: Again) -> tuple[bool, frozenset[str]]:
         key = f"{self.task.paths.task_dir} {self.step_name}"
@@ -175,8 +174,7 @@ class GradingVerifier(SafeVerifier):
         """Verification itself may have made what only the layer shows: one of an untouched container tells."""
         causes = await again.causes(seen, undone)
         if (seen.moved or seen.changed) and any(one.path not in seen.late for one in causes.late):
-            _, own = await self._of_untouched(again)
-            causes = await again.causes(seen, undone, own)
+            return await again.causes(seen, undone, (await self._of_untouched(again))[1])
         return causes
 
     @property
