@@ -193,6 +193,21 @@ async def test_a_service_that_the_task_asks_for_lives_on_while_unasked_changes_a
     assert known["without"] == 1 and "process sh" in known["causes"]
 
 
+async def test_what_a_solutions_service_writes_as_it_starts_is_asked_for(tmp_path: Path) -> None:
+    """The solution ends before."""
+    starts = f"for i in {{1..400000}}; do :; done; echo x > /opt/state; {SERVES.format(port=8123)}"
+    task = write_task(
+        tmp_path / "task",
+        dockerfile=f"{attacks.BASE}WORKDIR /app\n",
+        solve=f"echo Hello > /app/hello.txt; (setsid bash -c '{starts}' </dev/null >/dev/null 2>&1 &)\n",
+        test=f"cat /opt/state || exit\n{ASKS}",
+    )
+    (task / "instruction.md").write_text("Serve /app over HTTP on port 8123; hello.txt says Hello.\n")
+    serves = f"echo Hello > /app/hello.txt; echo y > /opt/state\n{SERVES.format(port=8123)}"
+    assert (await product_trial(task, serves)).reward == 1
+    assert not [*tmp_path.rglob(CAUSES)]
+
+
 async def test_where_nothing_can_be_watched_every_unasked_change_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
