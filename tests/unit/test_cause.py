@@ -273,6 +273,26 @@ def test_what_every_program_opens_is_no_work(path: str) -> None:
     assert judged("/usr/lib/x", first=(path,), instruction=f"Use {path}.", program=TEST).hooked
 
 
+@pytest.mark.parametrize(
+    ("instruction", "is_cause"), [("Serve it.", True), ("The supervisor kills what hangs.", False), ("Skill it.", True)]
+)
+def test_a_signal_to_verification_is_a_cause_unless_the_task_is_about_such(instruction: str, is_cause: bool) -> None:
+    causes = causes_of(Changed(), Seen({}, tampered=("signal",)), Asked(Footprint(), instruction, "/app"))
+    assert (bool(causes), causes.hooked) == (is_cause, is_cause)
+
+
+@pytest.mark.parametrize(
+    ("path", "opened", "is_cause"),
+    [("/opt/x", False, True), ("/app/x", False, False), ("/srv/data/x", False, False), ("/srv/data/x", True, True)],
+)
+def test_what_a_service_deletes_in_folders_that_its_task_names_is_its_work(
+    path: str, opened: bool, is_cause: bool
+) -> None:
+    changed = Changed((Change(path, Kind.REMOVED),), late={path})
+    causes = causes_of(changed, Seen({path: 0} if opened else {}), Asked(Footprint(), ASKS, "/app"))
+    assert bool(causes) is bool(causes.late) is is_cause
+
+
 def test_rights_of_files_that_nobody_opened_are_work_where_there_is_no_solution() -> None:
     rights = [Change(path, Kind.CHANGED) for path in ("/etc/ssh/key", "/usr/bin/tool", "/home/a/.ssh/key")]
     causes = causes_of(Changed(tuple(rights)), Seen({}), Asked(None, ASKS, "/app"))
