@@ -144,6 +144,14 @@ async def test_a_solution_that_takes_longer_than_all_verifications_is_waited_for
     assert (ended.outcome, ended.reward) == (Outcome.COMPLETED, 1.0), ended.detail
 
 
+async def test_the_terminal_of_the_agent_rests_during_verification(tmp_path: Path) -> None:
+    task = trial_parts.make_task(tmp_path, test=f"sleep 1\n{trial_parts.TEST_SH}")
+    host, _ = trial_parts.local_host(trial_parts.SOLVE)
+    ended = await host.run(trial_parts.request(task, tmp_path))
+    assert (ended.outcome, ended.reward) == (Outcome.COMPLETED, 1.0), ended.detail
+    assert not [*tmp_path.rglob(CAUSES)]
+
+
 SERVES = "cd /app; (setsid python3 -m http.server {port} </dev/null >/dev/null 2>&1 &)\n"
 ASKS = """python3 - <<'P'
 import time, urllib.request
@@ -183,6 +191,21 @@ async def test_a_service_that_the_task_asks_for_lives_on_while_unasked_changes_a
     assert (await product_trial(task, serves + loop + unused)).reward == 1
     known = recorded(tmp_path)
     assert known["without"] == 1 and "process sh" in known["causes"]
+
+
+async def test_what_a_solutions_service_writes_as_it_starts_is_asked_for(tmp_path: Path) -> None:
+    """The solution ends before."""
+    starts = f"for i in {{1..400000}}; do :; done; echo x > /opt/state; {SERVES.format(port=8123)}"
+    task = write_task(
+        tmp_path / "task",
+        dockerfile=f"{attacks.BASE}WORKDIR /app\n",
+        solve=f"echo Hello > /app/hello.txt; (setsid bash -c '{starts}' </dev/null >/dev/null 2>&1 &)\n",
+        test=f"cat /opt/state || exit\n{ASKS}",
+    )
+    (task / "instruction.md").write_text("Serve /app over HTTP on port 8123; hello.txt says Hello.\n")
+    serves = f"echo Hello > /app/hello.txt; echo y > /opt/state\n{SERVES.format(port=8123)}"
+    assert (await product_trial(task, serves)).reward == 1
+    assert not [*tmp_path.rglob(CAUSES)]
 
 
 async def test_where_nothing_can_be_watched_every_unasked_change_counts(

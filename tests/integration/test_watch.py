@@ -4,6 +4,7 @@ import asyncio
 import os
 import shlex
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -55,6 +56,11 @@ def peak_mb(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
+def cpu_sec(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 async def log_of(environment: DockerEngineEnvironment) -> str:
     return (await environment.exec("cat /app/log", user="root")).stdout or ""
 
@@ -86,7 +92,9 @@ async def test_without_a_living_process_nothing_is_traced(environment: DockerEng
     async with environment.watched() as sight:
         await environment.exec("cat /etc/passwd; echo 1 > /logs/verifier/reward.txt", user="root")
         enabled += [
-            one.read_text() for one in INSTANCES.glob(f"{PREFIX}{watcher()}-*/events/raw_syscalls/sys_enter/enable")
+            one.read_text()
+            for mounted in (INSTANCES, *Path(f"/proc/{watcher()}/fd").glob("*/instances"))  # or its own mount
+            for one in mounted.glob(f"{PREFIX}{watcher()}-*/events/raw_syscalls/sys_enter/enable")
         ]
     seen = sight.seen
     assert not seen.unseen_memory and (seen.processes, seen.tampered) == ((), ())
@@ -201,6 +209,25 @@ async def test_what_is_opened_often_hides_nothing(environment: DockerEngineEnvir
     assert seen.opened is not None and {"/app/one", "/app/alone", "/app/other"} <= seen.opened.keys()
     assert len(seen.readers["/app/one"]) == len(seen.readers["/app/alone"]) == 8
     assert {"/app/new", "/app/alone"} <= seen.written
+
+
+# A test's own folders, as a package manager makes them, for some seconds.
+FOLDERS = """import os, time
+for number in range(4000):
+    os.makedirs(f"/tests/{number}/below")
+    time.sleep(0.0005)
+"""
+
+
+async def test_thousands_of_new_folders_of_tests_take_a_part_of_the_time(environment: DockerEngineEnvironment) -> None:
+    await environment.close_agent_phase(final=True)
+    async with environment.watched():  # the program is there
+        pass
+    spent, began = cpu_sec(watcher()), time.monotonic()
+    seen = await seen_of(environment, "true", f"python3 -c {shlex.quote(FOLDERS)}")
+    spent, took = cpu_sec(watcher()) - spent, time.monotonic() - began
+    assert seen.opened is not None and seen.tampered == ()
+    assert spent < took / 3, f"{spent:.1f} of {took:.1f} s"
 
 
 async def test_a_watcher_that_dies_is_started_again(environment: DockerEngineEnvironment) -> None:

@@ -108,7 +108,7 @@ async def test_a_trainer_of_any_user_watches(environment: DockerEngineEnvironmen
         return json.loads(out)
 
     opened, tampered, unseen = await asyncio.to_thread(watched)
-    assert opened and tampered == ["ptrace"] and unseen is False
+    assert opened and tampered == ["ptrace", "signal"] and unseen is False  # which stops what it attaches to
     await asyncio.to_thread(until, lambda: not helpers(run_id))
 
 

@@ -99,6 +99,13 @@ ATTACKS: dict[str, tuple[str, str]] = {
         "file.close()",
         _REWARD,
     ),
+    "kill": ("os.kill(pid, 9)", "signal"),
+    "stop-and-go-on": ("os.kill(pid, 19); time.sleep(0.1); os.kill(pid, 18)", "signal"),
+    "kill-a-thread": ("assert libc.syscall(234, pid, pid, 9, 0, 0, 0) == 0", "signal"),
+    "kill-by-descriptor-as-an-orphan": (
+        "orphan(lambda: exec('signal.pidfd_send_signal(os.pidfd_open(pid), 9)', globals()))",
+        "signal",
+    ),
 }
 # Name -> code. They do what services, shells and monitors do.
 HONEST: dict[str, str] = {
@@ -114,6 +121,19 @@ open(f'/proc/{child.pid}/mem', 'r+b').close(); assert vm(310, child.pid) == 8"""
     "runs-workers": """for _ in range(50):
     if os.fork() == 0: os._exit(0)
     os.wait()""",
+    "signals-its-own": """signal.signal(10, lambda *_: None)
+for number in range(300):
+    if (child := os.fork()) == 0:
+        os.setpgid(0, 0)
+        os.kill(os.getppid(), 10)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        signal.pause()
+    os.kill(child, 0); os.kill(1, 18); os.kill(child, 15); os.wait()
+subprocess.run(["timeout", "0.1", "sleep", "9"])
+subprocess.run("sleep 9 & kill -- -$$", shell=True, start_new_session=True)""",
+    "is-signalled": """signal.signal(10, lambda *_: os.kill(os.getpid(), 12)); signal.signal(12, lambda *_: None)
+open("/app/pid", "w").write(str(os.getpid()))
+subprocess.Popen(["sh", "-c", "while :; do kill -0 1; done"])""",
 }
 
 

@@ -197,6 +197,7 @@ def test_what_only_the_work_reads_is_work(path: str, facts: dict[str, Any], is_c
 def test_a_file_with_the_name_of_a_solutions_file_is_work(new: bool, is_cause: bool) -> None:
     facts = {"program": Program(5, "/", ("jq",)), "is_new_name": lambda name: new and name == "jq"}
     assert bool(judged("/opt/bin/jq", **facts)) is is_cause
+    assert judged("/jq", **facts)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +248,49 @@ def test_where_there_is_no_solution_the_instruction_tells_where_the_work_is(
     path: str, facts: dict[str, Any], is_cause: bool
 ) -> None:
     assert bool(judged(path, solution=None, instruction=ASKS, **facts)) is is_cause
+
+
+@pytest.mark.parametrize(
+    ("path", "instruction", "is_cause"),
+    [
+        ("/opt/cases/five", ASKS, True),
+        ("/opt/cases/five", "Remove what is old.", False),
+        ("/srv/data/x", ASKS, False),
+        ("/tmp/x", ASKS, False),
+        ("/var/lib/apt/lists/x", ASKS, False),
+        ("/usr/bin/x", "Remove what is old.", True),
+    ],
+)
+def test_deletions_are_work_where_there_is_no_solution_but_an_instruction(
+    path: str, instruction: str, is_cause: bool
+) -> None:
+    gone = Changed((Change(path, Kind.REMOVED),))
+    assert bool(causes_of(gone, Seen({}), Asked(None, instruction, "/app"))) is is_cause
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/env", "/dev/null", "/tests/test.sh"])
+def test_what_every_program_opens_is_no_work(path: str) -> None:
+    assert judged("/usr/lib/x", first=(path,), instruction=f"Use {path}.", program=TEST).hooked
+
+
+@pytest.mark.parametrize(
+    ("instruction", "is_cause"), [("Serve it.", True), ("The supervisor kills what hangs.", False), ("Skill it.", True)]
+)
+def test_a_signal_to_verification_is_a_cause_unless_the_task_is_about_such(instruction: str, is_cause: bool) -> None:
+    causes = causes_of(Changed(), Seen({}, tampered=("signal",)), Asked(Footprint(), instruction, "/app"))
+    assert (bool(causes), causes.hooked) == (is_cause, is_cause)
+
+
+@pytest.mark.parametrize(
+    ("path", "opened", "is_cause"),
+    [("/opt/x", False, True), ("/app/x", False, False), ("/srv/data/x", False, False), ("/srv/data/x", True, True)],
+)
+def test_what_a_service_deletes_in_folders_that_its_task_names_is_its_work(
+    path: str, opened: bool, is_cause: bool
+) -> None:
+    changed = Changed((Change(path, Kind.REMOVED),), late={path})
+    causes = causes_of(changed, Seen({path: 0} if opened else {}), Asked(Footprint(), ASKS, "/app"))
+    assert bool(causes) is bool(causes.late) is is_cause
 
 
 def test_rights_of_files_that_nobody_opened_are_work_where_there_is_no_solution() -> None:

@@ -30,6 +30,22 @@ def test_a_wheels_record_lists_what_it_added() -> None:
     assert about == {f"{SITE}/p-1.dist-info/METADATA"}
 
 
+@pytest.mark.parametrize(
+    ("plugins", "kept"),
+    [
+        ("[console_scripts]\nq = q.main:run\n[pytest11]\nx = p.x:run [extra]\n", True),
+        ("[console_scripts]\nq = q.main:run\n[pytest11]\nx = p.x\ny = double\n", False),
+        ("[pytest11]\n  x =  double.x \n", False),
+    ],
+)
+def test_plugins_of_other_packages_are_no_part_of_a_package(plugins: str, kept: bool) -> None:
+    path = f"{SITE}/p-1.dist-info/entry_points.txt"
+    files = {f"{SITE}/p-1.dist-info/RECORD": f"{RECORD}p-1.dist-info/entry_points.txt,,\n".encode()}
+    files = FILES | files | {path: plugins.encode()}
+    known = records_of([Change(one, Kind.ADDED) for one in files], files.get, ())
+    assert (path in known.listed, path in known.about) == (kept, kept)
+
+
 @pytest.mark.parametrize(("content", "kept"), [(CODE, True), (b"evil\n", False)])
 def test_an_opened_file_is_listed_only_with_its_sum(content: bytes, kept: bool) -> None:
     path = f"{SITE}/p/x.py"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import posixpath
 import tempfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -44,26 +45,46 @@ class Again:
         found = self._environment.phases.found
         return found is not None and found.whole
 
-    async def causes(self, seen: Seen) -> Causes:
+    async def causes(self, seen: Seen, undone: Collection[Change] = (), own: Collection[str] = ()) -> Causes:
         """What the reward of the verification that was `seen` may depend on although the task does not ask for it.
 
+        `undone`: changes of which it had nothing when it began; `own`: paths that verification changes by itself.
         The task's solution, and records of packages, are looked at only if that is needed.
         """
         start = Footprint() if await asyncio.to_thread(self._has_solution) else None
-        late = await call(self._late, seen)
+        late = await call(self._late, seen, {one.path for one in undone}, own)
         if not (causes := await call(self._judged, late, seen, start, Records())):
             return causes
         return await call(self._judged, late, seen, await footprint_of(self._environment), None)
 
-    def _late(self, seen: Seen) -> list[Change]:
-        """What processes of the policy changed during verification, and verification opened. Blocks."""
+    def _late(self, seen: Seen, undone: Collection[str], own: Collection[str]) -> list[Change]:
+        """What processes of the policy changed during verification, if verification opened it or the image has it.
+
+        Blocks.
+        """
         environment = self._environment
         assert environment.phases.found is not None
         found = environment.phases.found.contents
-        late = seen.late | (moved(environment.container, seen.made) if seen.moved else set())
-        opened = late.difference(one.path for one in found).intersection(late if seen.opened is None else seen.opened)
+        late = seen.late | (moved(environment.container, seen.made).difference(own) if seen.moved else set())
+        known = {one.path for one in found}.difference(undone)
+        opened = (late - known).intersection(late if seen.opened is None else seen.opened)
         in_image = environment.phases.found.layer.in_image
-        return [Change(one, Kind.CHANGED if in_image(one) else Kind.ADDED) for one in sorted(opened)]
+        changes = [Change(one, Kind.CHANGED if in_image(one) else Kind.ADDED) for one in sorted(opened)]
+        if seen.changed:
+            now = survey(environment.container, environment.phases.before)
+            places = {posixpath.dirname(path) for path in known}
+            changes += (
+                one
+                for one in now.contents
+                if one.kind is not Kind.ADDED and one.path not in {*known, *opened, *now.plain, *own}
+                and posixpath.dirname(one.path) not in places
+            )  # fmt: skip
+        return changes
+
+    async def changed_in(self, place: Place) -> frozenset[str]:
+        """What a container has changed since its image."""
+        now = await call(survey, place.environment.container, {})
+        return frozenset(one.path for one in now.changes)
 
     def _has_solution(self) -> bool:
         task = self._environment.task

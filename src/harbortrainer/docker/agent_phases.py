@@ -157,9 +157,9 @@ class AgentPhases:
     async def observe(self) -> Footprint:
         """What a task's solution has changed and leaves, which ran as the agent."""
         await self.close()
-        await self.note_changes()
-        assert self.found is not None and self._image is not None
         left = await self._left()
+        await self.note_changes()  # also what services write as they start
+        assert self.found is not None and self._image is not None
         paths = {one.path for one in self.found.changes if not is_made_anew(one.path)} | set(self.mounted)
         ports = frozenset(port for one in left for port in one.ports)
         names = frozenset(one.name for one in left if not one.ports)

@@ -17,6 +17,10 @@ _INSTALLS = re.compile(
 )
 _FORBIDS = re.compile(r"\b(?:not|without|never|avoid)\b[^.\n]{0,20}\binstall", re.I)
 _RUNS = re.compile(r"\b(?:running|daemon|background|continuously|service is|keep \w+ alive)\b", re.I)
+_DELETES = re.compile(r"\b(?:remov|delet|clean|purg|eras|wip|uninstall|mov|renam|clear|free)\w*", re.I)
+_SIGNALS = re.compile(
+    r"\b(?:kill(?:s|ed|ing)?|terminat\w+ [^.\n]{0,40}process\w*|watchdog|SIG(?:TERM|KILL|INT|HUP|STOP|USR[12]))\b", re.I
+)
 _SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|boot)(?:/.*)?")  # every program reads there
 _PROGRAM = re.compile(r"/(?:usr|bin|sbin|lib\w*)(?:/.*)?")
 _OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?")  # configuration and caches
@@ -42,8 +46,9 @@ class Footprint:
 class Asked:
     """What a task asks for: its solution's footprint, and what its instruction names.
 
-    `installs`: it may install packages; `runs`: something may go on running. Without a solution that is the
-    instruction's alone, and the working directory and folders that it names are the work's `area`.
+    `installs`: it may install packages; `runs`: something may go on running; `signals`: and end others; `deletes`:
+    files of the image may go. Without a solution that is the instruction's alone, and the working directory and folders
+    that it names are the work's `area`.
     """
 
     def __init__(
@@ -69,8 +74,10 @@ class Asked:
         self._folders = tuple(one for one in allowed if one.endswith("/"))
         self.installs = bool(_INSTALLS.search(instruction)) and not _FORBIDS.search(instruction)
         self.runs = bool(footprint.processes or footprint.ports or _RUNS.search(instruction))
-        folders = () if self.has_solution else {work.rstrip("/"), *named}
-        self._area = [f"{one}/" for one in folders if not is_system(one) and not _SHARED.fullmatch(one)]
+        self.deletes = bool(_DELETES.search(instruction))
+        self.signals = bool(_SIGNALS.search(instruction))
+        folders = {work.rstrip("/"), *named}
+        self._places = [f"{one}/" for one in folders if not is_system(one) and not _SHARED.fullmatch(one)]
 
     def allows(self, path: str, *, by_name: bool = True) -> bool:
         """Whether the task asks for a change at `path`. `by_name`: its name in the instruction will do."""
@@ -81,8 +88,8 @@ class Asked:
         return any(str(above) in self._footprint.made for above in PurePosixPath(path).parents)
 
     def names_path(self, path: str) -> bool:
-        """Whether the instruction has the whole path."""
-        return path in self._named
+        """Whether the instruction has the whole path, which is no program that runs everywhere, and no test."""
+        return path in self._named and not is_program(path) and not path.startswith(("/dev/", "/tests/"))
 
     def _has_name(self, path: str) -> bool:
         """Whether the instruction has the name of this file: any word in the working directory, else as x.y."""
@@ -96,11 +103,15 @@ class Asked:
 
     def is_area(self, path: str) -> bool:
         """Whether it lies where the work of a task without a solution is."""
-        return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._area)
+        return not self.has_solution and self.is_place(path)
+
+    def is_place(self, path: str) -> bool:
+        """Whether it lies in the working directory, or in a folder that the instruction names."""
+        return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._places)
 
     def is_twin(self, path: str) -> bool:
-        """Whether the solution makes a file of this name, elsewhere."""
-        return PurePosixPath(path).name in self._names
+        """Whether the solution makes a file of this name, elsewhere; not in /, where tools look for settings."""
+        return PurePosixPath(path).name in self._names and path.count("/") > 1
 
     def allows_process(self, process: Process) -> bool:
         """Whether it may live during verification."""

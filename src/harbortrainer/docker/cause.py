@@ -9,9 +9,10 @@ from pathlib import PurePosixPath
 
 from harbortrainer.docker.asked import Asked, is_of_content, is_of_user, is_program, is_system
 from harbortrainer.docker.layer import Change, Kind
-from harbortrainer.docker.watch import Process, Seen
+from harbortrainer.docker.watch import SIGNAL, Process, Seen
 
-_MADE_ANEW = re.compile(r"/(tests|logs|dev|proc|sys)(/.*)?|/solution(/.*)?")
+_MADE_ANEW = re.compile(r"/(tests|logs|dev(?!/shm/)|proc|sys)(/.*)?|/solution(/.*)?")
+_OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home)/")
 _TESTS, _DEVICES = "/tests/", "/dev"
 _MOST_PARENTS = 32
 
@@ -58,7 +59,7 @@ class Causes:
     """What a reward may depend on although the task does not ask for it.
 
     `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
-    rest. `late`: processes of the policy made some of them during verification.
+    rest. `late`: those of `changes` that processes of the policy made during verification.
     `processes`: unasked ones that ran; `services`: asked ones. `hooked`: verification met it before any of the
     work, which the task's solution tells. `may_be_work`: the instruction of a task without a solution hints at one.
     """
@@ -70,7 +71,7 @@ class Causes:
     processes: tuple[Process, ...] = ()
     services: tuple[Process, ...] = ()
     tampered: tuple[str, ...] = ()
-    late: bool = False
+    late: tuple[Change, ...] = ()
     hooked: bool = False
     may_be_work: bool = False
 
@@ -95,9 +96,11 @@ class _Judge:
     linked: set[str] = field(default_factory=set)  # to which links that it asks for lead
 
     def causes(self) -> Causes:
-        own = [one for one in self.changed.changes if not is_made_anew(one.path)]
-        unasked = [one for one in own if not self._is_asked(one)]
         opened = self.seen.opened or {}
+        served = {path for path in self.changed.late if path not in opened and self.asked.is_place(path)}
+        served = served if self.seen.opened is not None else set[str]()
+        own = [one for one in self.changed.changes if not is_made_anew(one.path) and one.path not in served]
+        unasked = [one for one in own if not self._is_asked(one)]
         rest = {one.path for one in own} - {one.path for one in unasked}
         self.linked = {target for link, target in self.changed.targets.items() if link in rest}
         self.work = {path for path in opened if path in rest or path in self.linked or self.asked.names_path(path)}
@@ -108,6 +111,7 @@ class _Judge:
         mounted = tuple(one for one in self.changed.mounted if not self.asked.allows(one))
         counts = tuple(one for one in unasked if self._counts(one, held))
         left = {one.path for one in unasked}
+        tampered = tuple(one for one in self.seen.tampered if one != SIGNAL or not self.asked.signals)
         return Causes(
             counts,
             tuple(unasked),
@@ -115,12 +119,9 @@ class _Judge:
             mounted,
             living,
             services,
-            tuple(self.seen.tampered),
-            any(one.path in self.changed.late for one in counts),
-            bool(self.seen.tampered)
-            or _DEVICES in mounted
-            or self._came_first(counts, rest)
-            or self._is_no_service(living),
+            tampered,
+            tuple(one for one in counts if one.path in self.changed.late),
+            bool(tampered) or _DEVICES in mounted or self._came_first(counts, rest) or self._is_no_service(living),
             any(self._may_be_work(one) for one in counts),
         )
 
@@ -159,6 +160,8 @@ class _Judge:
         if self.asked.is_area(one.path):
             return not self._is_before_work(one.path)
         if one.path not in self.changed.plain:
+            if one.kind is Kind.REMOVED and not self.asked.deletes and not _OFTEN_CLEANED.match(one.path):
+                return False
             is_right = one.kind is Kind.CHANGED and one.path not in {*self.changed.targets, *(self.seen.opened or ())}
             return not is_program(one.path) if is_right else not (is_system(one.path) or is_of_user(one.path))
         if one.kind is not Kind.ADDED:

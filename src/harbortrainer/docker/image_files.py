@@ -74,4 +74,6 @@ def mode_of(path: str) -> int:
 
 
 def has(folder: str, attribute: str) -> bool:
-    return attribute in os.listxattr(folder)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a process of the agent has removed it just now
+        return attribute in os.listxattr(folder)
+    return False

@@ -37,6 +37,7 @@ _PIECE = 1024 * 1024
 _PATH_MAX = 4096
 MOST_CHANGES = 100_000  # that are looked at
 _MOST_SORTED = 10_000  # all threads wait for a sort
+_GONE = (FileNotFoundError, NotADirectoryError)  # a process of the agent has removed it just now
 _folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
 
 
@@ -184,7 +185,7 @@ class OverlayLayer:
                 continue
             try:
                 changes, below = self._look(path, self.image.find(path) if name in known else None)
-            except (FileNotFoundError, NotADirectoryError):  # a process of the agent has removed it just now
+            except _GONE:
                 continue
             yield from changes
             if below is not None:
@@ -216,8 +217,11 @@ class OverlayLayer:
     def is_plain(self, path: str) -> bool:
         if not stat.S_ISREG(self._mode(path)):
             return False
-        entry, found = os.lstat(self._upper + path), self.image.find(path)
-        return entry.st_size > 0 and (found is None or _rights(entry) == _rights(os.lstat(found)))
+        found = self.image.find(path)
+        with contextlib.suppress(*_GONE):
+            entry = os.lstat(self._upper + path)
+            return entry.st_size > 0 and (found is None or _rights(entry) == _rights(os.lstat(found)))
+        return False
 
     def names(self, folder: str) -> list[str]:
         return _names(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
@@ -235,7 +239,9 @@ class OverlayLayer:
         return self.image.find(path) is not None
 
     def target(self, path: str) -> str:
-        return os.readlink(self._upper + path) if stat.S_ISLNK(self._mode(path)) else ""
+        with contextlib.suppress(OSError):
+            return os.readlink(self._upper + path) if stat.S_ISLNK(self._mode(path)) else ""
+        return ""
 
     def _mode(self, path: str) -> int:
         """0 = nothing was written there, or its parent is no folder any more."""
@@ -364,8 +370,9 @@ def _rights(entry: os.stat_result) -> tuple[int, int, int]:
 
 
 def _names(folder: str) -> list[str]:
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in itertools.islice(entries, MOST_CHANGES + 1)]
+    names = list[str]()
+    with contextlib.suppress(*_GONE), os.scandir(folder) as entries:
+        names += [entry.name for entry in itertools.islice(entries, MOST_CHANGES + 1)]
     return sorted(names) if len(names) < _MOST_SORTED else names
 
 

@@ -14,7 +14,9 @@ from typing import NamedTuple
 MOST_PROCESSES, MOST_THREADS, MOST_FILES = 4096, 8192, 32_768  # of one look; beyond that it is not complete
 MOST_WRITES = 64  # of a process
 MOST_BYTES, MOST_WORDS = 4 * 1024 * 1024, 1024  # of a file in /proc; of a command line
-OWN = ("/tests/", "/logs/verifier/")  # what verification alone writes
+TESTS = "/tests/"
+OWN = (TESTS, "/logs/verifier/")  # what verification alone writes
+RING = "anon_inode:[io_uring]"  # the kernel may act for who has mapped it, without a call
 _AT_ONCE = 1 << 16
 _GROUPS = "/sys/fs/cgroup"
 _LISTENS = "0A"  # the state of a socket in /proc/net/tcp
@@ -167,13 +169,13 @@ def program_of(pid: int) -> dict[str, object]:
 
 
 def mapped(pid: int) -> list[str]:
-    """Files in OWN that the process has mapped and may write. Raises OSError."""
+    """Files that the process has mapped and may write, those in OWN first; and RING. Raises OSError."""
     found = set[str]()
     for line in _text(f"/proc/{pid}/maps").splitlines():
         words = line.split(maxsplit=5)
-        if len(words) == 6 and words[1][1:4] == "w-s" and words[5].startswith(OWN):
+        if len(words) == 6 and words[1][1:4] == "w-s":
             found.add(words[5])
-    return sorted(found)[:MOST_WRITES]
+    return sorted(found, key=lambda path: (not path.startswith(OWN), path != RING, path))[:MOST_WRITES]
 
 
 def _names(folder: str, most: int) -> list[str]:

@@ -17,8 +17,9 @@ from harbortrainer.docker.living import OWN
 
 CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW = 8, 0x20, 0x1000, 0x4000
 _MOVED_TO, _CREATED = 0x80, 0x100
-# Moved from, moved to, created, deleted; itself deleted, moved.
-CHANGED = 0x40 | _MOVED_TO | _CREATED | 0x200 | 0x400 | 0x800
+ITSELF = 0x400 | 0x800  # deleted, moved
+# Moved from, moved to, created, deleted.
+CHANGED = 0x40 | _MOVED_TO | _CREATED | 0x200 | ITSELF
 MOST_BELOW = 20_000  # entries of a folder, and below it
 PAUSE = 10  # between two looks for new folders, in times of what one took
 AT_ONCE = 512  # events of one turn, each of which opens a file
@@ -46,7 +47,8 @@ class Event(NamedTuple):
 class Marks:
     """The kernel queues what is opened, and closed after it was open for writing, until `events` takes it.
 
-    Also what is renamed, linked, made and deleted in and below OWN, where the kernel reports that in a container (6.6).
+    Also what is renamed, linked, made and deleted in and below OWN, where the kernel reports that in a container (6.6);
+    the folders above are only watched for being moved.
     """
 
     def __init__(self, first: int) -> None:
@@ -96,6 +98,8 @@ class Marks:
         undo.callback(os.close, group)
         self._folders[group] = folder
         self._mark_below(group, folder)
+        if above := os.path.dirname(folder).rstrip("/"):
+            self._mark(group, above, ITSELF | _ON_FOLDER, _ADD | _NO_LINK | _FOLDER_ALONE)
 
     def _mark_below(self, group: int, folder: str) -> None:
         """Mark the folder, and all folders in it. Raises OSError where the kernel reports nothing."""

@@ -10,6 +10,7 @@ import csv
 import hashlib
 import json
 import posixpath
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -19,6 +20,7 @@ from harbortrainer.docker.layer import Change, Kind
 _WHEEL, _NPM = ".dist-info/RECORD", "/node_modules/.package-lock.json"
 _DPKG, _LIST = "/var/lib/dpkg/info/", ".list"
 _MERGED = ("/bin/", "/sbin/", "/lib/", "/lib64/")  # links into /usr
+_SCRIPTS = ("console_scripts]", "gui_scripts]")
 _MOST = 1000  # records
 Read = Callable[[str], bytes | None]
 
@@ -43,6 +45,9 @@ def records_of(changes: Iterable[Change], read: Read, opened: Collection[str]) -
         text = (read(record) or b"").decode(errors="surrogateescape")
         if record.endswith(_WHEEL):
             sums = dict(_wheel(text, PurePosixPath(record).parents[1]))
+            plugins = str(PurePosixPath(record).with_name("entry_points.txt"))
+            if _names_others((read(plugins) or b"").decode(errors="replace"), text):
+                sums.pop(plugins, None)
             about |= {path for path in sums if path.startswith(f"{PurePosixPath(record).parent}/")}
         elif record.endswith(_NPM):
             sums = dict.fromkeys(_below(text, PurePosixPath(record).parents[1], added), "")
@@ -63,6 +68,13 @@ def _wheel(text: str, folder: PurePosixPath) -> Iterator[tuple[str, str]]:
         for row in csv.reader(text.splitlines()):
             if row:
                 yield posixpath.normpath(folder / row[0]), row[1] if len(row) > 1 else ""
+
+
+def _names_others(plugins: str, record: str) -> bool:
+    """Whether programs load modules of other packages as plugins of this one."""
+    own = {re.split(r"[/.,]", line, maxsplit=1)[0] for line in record.splitlines()}
+    groups = (group for group in re.split(r"(?m)^\[", plugins) if not group.startswith(_SCRIPTS))
+    return any(module not in own for group in groups for module in re.findall(r"(?m)^[^=\n]+=\s*(\w+)", group))
 
 
 def _dpkg(text: str, sums: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""System calls by which a process reaches another one's memory or files, seen by the kernel's tracefs. Needs root.
+"""System calls by which a process reaches another one's memory or files, and signals, seen by tracefs. Needs root.
 
 A part of watcher.py's program, with the standard library alone. A trace follows given threads and all that they start;
 other processes of the machine are not recorded, but while a trace is on, each of their system calls takes longer
@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Collection
 from typing import NamedTuple
 
 PREFIX = "harbortrainer-"  # of the names of instances
@@ -26,18 +25,27 @@ _CALLS = {
     "x86_64": {101: _PTRACE, 26: _PTRACE, 310: _READ, 347: _READ, 311: _WRITE, 348: _WRITE, 438: _FILE},
     "aarch64": {117: _PTRACE, 26: _PTRACE, 270: _READ, 376: _READ, 271: _WRITE, 377: _WRITE, 438: _FILE},
 }
-# rename, link and symlink, each with its kin; others have some of these numbers in the other mode, which does no harm.
-# The 9 of programs of 32 bits would be every mmap on x86_64.
+# rename, link and symlink; below, unlink, mkdir, chmod and chown: each with its kin. Others have some of these numbers
+# in the other mode, which does no harm; the 9 of programs of 32 bits would be every mmap on x86_64. Rings
+# (io_uring_setup, io_uring_enter) do all of it.
+_RINGS = (425, 426)
 _MOVES = {
-    "x86_64": (82, 264, 316, 86, 265, 88, 266, 38, 302, 353, 303, 83, 304),
-    "aarch64": (38, 276, 37, 36, 329, 382, 9, 330, 83, 331),
+    "x86_64": (82, 264, 316, 86, 265, 88, 266, 38, 302, 353, 303, 83, 304, *_RINGS),
+    "aarch64": (38, 276, 37, 36, 329, 382, 9, 330, 83, 331, *_RINGS),
+}
+_CHANGES = {
+    "x86_64": (87, 84, 263, 301, 258, 296, 90, 91, 268, 306, 452, 92, 93, 94, 260, 298),
+    "aarch64": (35, 328, 34, 323, 52, 53, 333, 452, 54, 55, 325),
 }
 _ATTACH, _SEIZE = 16, 0x4206  # all other requests need one of these first, or concern the caller's own children
 _MOST_PID = 1 << 22
 _CALL = re.compile(rb"sys_enter: NR (\d+) \(([0-9a-f]+), ([0-9a-f]+),")
 _FORK = re.compile(rb"child_pid=(\d+)$")  # the line before it may be a part of a program's name
+_SIGNAL = re.compile(rb" pid=(\d+) grp=\d+ res=\d+$")
 _LOST = b"[LOST"
-_EVENTS = ("raw_syscalls/sys_enter", "sched/sched_process_fork")
+_EVENTS = ("raw_syscalls/sys_enter", "sched/sched_process_fork", "signal/signal_generate")
+# Not those of children that end, nor what is ignored, nor timers of others that ring while a followed process runs.
+_SIGNALS = "sig != 17 && result != 1 && !(common_flags & 24)"
 _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
 
 
@@ -51,16 +59,18 @@ class Call(NamedTuple):
 class Trace:
     """An instance of the tracer, which one container uses at a time.
 
-    `forked`: threads that the followed ones have started; `lost`: some are missing there. `moved`: one of them may have
-    renamed or linked something.
+    `followed`: given threads; `forked`: what they have started; `lost`: some are missing there. `moved`: they may have
+    renamed or linked something, `changed`: or made, deleted, given rights. `signalled`: others that they sent signals.
     """
 
-    def __init__(self, root: str, calls: dict[int, str], moves: Collection[int]) -> None:
+    def __init__(self, root: str, machine: str) -> None:
         """Raises OSError."""
-        self._calls, self._moves = calls, moves
-        self.moved = False
+        self._calls, self._moves, self._changes = _CALLS[machine], _MOVES[machine], _CHANGES[machine]
+        self.moved = self.changed = False
         self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        self.followed: set[int] = set()
         self.forked: set[int] = set()
+        self.signalled: set[int] = set()
         self.lost = False
         self._rest = b""
         with open("/proc/sys/kernel/pid_max") as file:
@@ -74,12 +84,15 @@ class Trace:
             self._write("buffer_size_kb", str(BUFFER_KB))
             self._write("options/context-info", "0")
             self._write("options/event-fork", "1")
-            self._write(f"events/{_EVENTS[0]}/filter", " || ".join(f"id == {number}" for number in (*calls, *moves)))
+            numbers = {*self._calls, *self._moves, *self._changes}
+            self._write(f"events/{_EVENTS[0]}/filter", " || ".join(f"id == {number}" for number in sorted(numbers)))
+            self._write(f"events/{_EVENTS[2]}/filter", _SIGNALS)
             self._undo = undo.pop_all()
 
     def follow(self, threads: set[int]) -> None:
         """Follow these threads too, and all that they start from now on. Raises OSError."""
         self._write("set_event_pid", " ".join(map(str, threads)), os.O_APPEND)
+        self.followed |= threads
         for event in _EVENTS:
             self._write(f"events/{event}/enable", "1")
 
@@ -95,9 +108,15 @@ class Trace:
                     self.forked.add(int(fork[1]))
                 elif fork or _LOST in line:
                     self.lost = True
+                elif signal := _SIGNAL.search(line):
+                    self._signal(int(signal[1]))
                 elif (call := self._call(line)) and len(found) < MOST_CALLS:
                     found.append(call)
         return found
+
+    def _signal(self, thread: int) -> None:
+        if thread not in self.followed and thread not in self.forked and len(self.signalled) < MOST_CALLS:
+            self.signalled.add(thread)
 
     def _read(self) -> bytes:
         try:
@@ -109,6 +128,7 @@ class Trace:
         if not (found := _CALL.search(line)):
             return None
         self.moved |= int(found[1]) in self._moves
+        self.changed |= int(found[1]) in self._changes
         if not (name := self._calls.get(int(found[1]))):
             return None
         first, second = int(found[2], 16), int(found[3], 16)
@@ -126,7 +146,8 @@ class Trace:
         self._write("set_event_pid", "\n")
         while self._read():
             pass
-        self.forked, self.lost, self.moved, self._rest = set(), False, False, b""
+        self.followed, self.forked, self.signalled = set(), set(), set()
+        self.lost, self.moved, self.changed, self._rest = False, False, False, b""
 
     def remove(self) -> None:
         """Raises OSError."""
@@ -149,17 +170,17 @@ class Traces:
         self._lock = threading.Lock()
         self._free: list[Trace] = []
         self._lent: set[Trace] = set()
-        self._calls, self._moves = _CALLS.get(os.uname().machine, {}), _MOVES.get(os.uname().machine, ())
+        self._machine = os.uname().machine
         self._root, self._mount = mounted, -1
-        if not self._calls:
-            self.why = f"a processor of the kind {os.uname().machine}"
+        if self._machine not in _CALLS:
+            self.why = f"a processor of the kind {self._machine}"
             return
         try:
             if not os.path.isdir(f"{mounted}/instances"):
                 self._mount = _own_mount()
                 self._root = f"/proc/self/fd/{self._mount}"
             self._remove_stale()
-            self._free.append(Trace(self._root, self._calls, self._moves))
+            self._free.append(Trace(self._root, self._machine))
         except OSError as error:
             self.why = f"tracefs: {error}"
 
@@ -175,7 +196,7 @@ class Traces:
         if self.why:
             return None
         with self._lock, contextlib.suppress(OSError):
-            trace = self._free.pop() if self._free else Trace(self._root, self._calls, self._moves)
+            trace = self._free.pop() if self._free else Trace(self._root, self._machine)
             self._lent.add(trace)
             return trace
         return None

@@ -27,6 +27,7 @@ AGAIN_SEC = 60.0  # until a program is started again that did not start
 MOST_PUT = 64  # paths of a verification
 MOST_BYTES = 32 * 1024 * 1024  # of the watcher's answer
 MODULE = "harbortrainer.docker.watcher"
+SIGNAL = "signal"  # of `tampered`
 _FAILURES = (OSError, DockerException, requests.RequestException, TimeoutError, ValueError)
 _log = logging.getLogger("harbortrainer")
 _told: set[str] = set()
@@ -61,10 +62,11 @@ class Seen:
     """What happened during a verification.
 
     `opened`: paths in the order of their first opens by verification, with their places; None = not known. `tampered`:
-    files of verification's own that processes of the policy wrote, and how they reached its memory. `readers`: by path,
+    files of its own that processes of the policy used, and how they reached its processes. `readers`: by path,
     the first processes that opened it, in their order; `programs`: of readers, by process, where it could be read.
     `late`: other files that they wrote; `moved`: they may have renamed or linked some, and `made` are the inodes that
-    verification wrote. `unseen_memory`: they did more than was seen, on a machine where that is seen.
+    verification wrote; `changed`: or made, deleted or given rights. `unseen_memory`: they did more than was seen, on a
+    machine where that is seen.
     """
 
     opened: Mapping[str, int] | None = None
@@ -77,6 +79,7 @@ class Seen:
     late: frozenset[str] = frozenset()
     moved: bool = False
     made: frozenset[int] = frozenset()
+    changed: bool = False
 
 
 @dataclass(slots=True)
@@ -271,6 +274,7 @@ def _parsed(found: Any) -> Seen:
             frozenset(map(str, found["late"])),
             bool(found["moved"]),
             frozenset(map(int, found["made"])),
+            bool(found["changed"]),
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error

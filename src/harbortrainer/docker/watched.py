@@ -16,6 +16,8 @@ from harbortrainer.docker.living import (
     ENDED,
     MOST_PROCESSES,
     OWN,
+    RING,
+    TESTS,
     Look,
     Process,
     fields_of,
@@ -32,6 +34,7 @@ from harbortrainer.docker.traces import Trace, Traces
 MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
 MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 8, 4096  # the second: of a file
 MOST_LATE = 4096
+SHARED = "/dev/shm"
 EXEC_SEC, NAP_SEC = 5.0, 0.01  # for shells to end that ran the agent's commands
 DRAIN_SEC = 5.0  # for events that wait when verification has ended
 LOOKS = 5  # until no process ends meanwhile; else some end all the time
@@ -48,7 +51,8 @@ class Watch:
 
     `tampered`: what processes of the policy did to what is verification's own. `overflow`: what was opened is not
     known. `unseen`: they did more than was seen. `own`: what is in OWN before verification writes there; `late`: files
-    elsewhere that processes of the policy wrote; `made`: inodes that others wrote. `lost`: the kernel lost events.
+    elsewhere that processes of the policy wrote, in SHARED also before; `made`: inodes that others wrote.
+    `lost`: the kernel lost events.
     """
 
     def __init__(self, container: Mapping[str, Any], traces: Traces) -> None:
@@ -60,6 +64,8 @@ class Watch:
         self.late: set[str] = set()
         self.made: set[int] = set()
         self.own: list[str] = []
+        self._peeked: set[str] = set()  # of TESTS, by the policy
+        self._uploads: set[int] = set()  # processes that wrote there
         self.tampered: set[str] = set()
         self.overflow = self.unseen = self.lost = self.ended = False
         self._characters = 0
@@ -79,6 +85,7 @@ class Watch:
     def _begin(self, container: Mapping[str, Any]) -> None:
         look = settled(container)
         self.before, self.unseen = look.processes, not look.complete
+        self.late.update(path for path, is_folder in below(f"/proc/{self._first}/root", SHARED) if not is_folder)
         for folder in OWN:
             self.own += [path for path, _ in below(f"/proc/{self._first}/root", folder.rstrip("/"))]
         if self.before.keys() <= {self._first}:
@@ -91,17 +98,15 @@ class Watch:
 
     def _follow(self, trace: Trace) -> bool:
         """Whether all processes of the policy are followed, with what they start."""
-        known: set[int] = set()
         for _ in range(ROUNDS):
             pids = [pid for pid in pids_of(self._first) if pid not in self._kept]
             trace.take()
-            threads = {thread for pid in pids for thread in threads_of(pid)} - known - trace.forked
+            threads = {thread for pid in pids for thread in threads_of(pid)} - trace.followed - trace.forked
             if not threads:
                 return not trace.lost
             found = Look(self._first, set(pids) - self.before.keys() - trace.forked).processes
             self.before |= {pid: one for pid, one in found.items() if pid != ENDED}
             trace.follow(threads)
-            known |= threads
         return False
 
     def take(self) -> bool:
@@ -125,6 +130,8 @@ class Watch:
                 if call.name not in self.tampered and not self._is_policys_thread(call.target):
                     self.tampered.add(call.name)
             self.unseen |= self.trace.lost
+            if not self.trace.lost and self.trace.signalled - self._kept:
+                self.tampered.add("signal")
 
     def _note(self, event: Event) -> None:
         """The kernel makes one event of several ones of a process and file."""
@@ -132,7 +139,11 @@ class Watch:
             self._note_write(event)
         if event.path.endswith("/mem") and (found := _MEMORY.fullmatch(event.path)):
             self._note_memory(int(found[1]), event.pid)
-        opens = bool(event.mask & OPEN) and not self.overflow and not self._opens_for_policy(event.pid)
+        opens = bool(event.mask & OPEN) and not self.overflow
+        if opens and self._opens_for_policy(event.pid):
+            opens = False
+            if event.path.startswith(TESTS) and len(self._peeked) < MOST_TAMPERED:
+                self._peeked.add(event.path)
         for path in () if self.overflow else names(event.path):
             if path not in self.readers and path not in self.written:
                 self._characters += len(path)
@@ -148,6 +159,8 @@ class Watch:
     def _note_write(self, event: Event) -> None:
         if event.path.startswith(OWN):
             self._tamper(event.path, event.pid)
+            if event.path.startswith(TESTS):
+                self._uploads.add(event.pid)
         elif self._writes_for_policy(event.pid):
             self.late.update(names(event.path))
         elif event.file >= 0:
@@ -255,18 +268,21 @@ class Watch:
             self.unseen |= not look.complete
             for pid, one in look.processes.items():
                 self._holds(pid, one)
-            moved = self.trace is not None and self.trace.moved
+            self.tampered |= {path for path in self._peeked if {*self.readers.get(path, ())} - self._uploads}
+            moved, changed = (self.trace.moved, self.trace.changed) if self.trace else (False, False)
             return {
                 "readers": self.readers, "programs": self.programs, "written": sorted(self.written),
                 "tampered": sorted(self.tampered), "processes": living(self._first, self.before, look.processes),
                 "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
-                "made": sorted(self.made) if moved else [],
+                "changed": moved or changed, "made": sorted(self.made) if moved else [],
             }  # fmt: skip
 
     def _holds(self, pid: int, process: Process) -> None:
         """It may still write what is verification's own, so that no event tells."""
         with contextlib.suppress(OSError):
             for path in {*process.writes, *mapped(pid)}:
+                if path == RING and self.trace is not None:
+                    self.trace.moved = True
                 self._note(Event(path, CLOSE_WRITE, pid))
 
     def close(self) -> None:

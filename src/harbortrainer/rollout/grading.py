@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any, override
 
 import requests
@@ -25,7 +25,7 @@ from harbortrainer.docker.again import Again, Place
 from harbortrainer.docker.archive import TooMuch
 from harbortrainer.docker.cause import Causes, is_made_anew
 from harbortrainer.docker.environment import DockerEngineEnvironment
-from harbortrainer.docker.layer import MOST_CHANGES
+from harbortrainer.docker.layer import MOST_CHANGES, Change
 from harbortrainer.docker.solution import SOLUTION_SEC
 from harbortrainer.docker.watch import Seen, Sight
 from harbortrainer.durable.files import make_folder, write_json
@@ -44,7 +44,8 @@ _BROKEN = (
     VerifierOutputParseError, RuntimeError, TimeoutError,
 )  # fmt: skip
 _OTHERS = (DockerException, requests.RequestException, UserError, EnvironmentFault)
-_ends: dict[str, bool] = {}  # by task and step: whether verification ends in a container that no agent touched
+# By task and step: whether verification ends in a container that no agent touched, and paths that it changes there.
+_untouched: dict[str, tuple[bool, frozenset[str]]] = {}
 _log = logging.getLogger("harbortrainer")
 
 
@@ -86,7 +87,7 @@ class GradingVerifier(SafeVerifier):
         if not again.is_whole:
             environment.verdict.unasked += (f"more than {MOST_CHANGES:,} changes",)
             return first
-        causes = await again.causes(sight.seen)
+        causes = await self._causes(again, sight.seen)
         came_from = _depends(environment, sight.seen, causes)
         await asyncio.to_thread(depends.write, self.trial_paths.trial_dir, came_from)
         if not causes:
@@ -111,7 +112,7 @@ class GradingVerifier(SafeVerifier):
                 return await self._measured(again.fresh(causes.unasked))
         async with again.in_place(causes) as place, self._watched(place.environment) as sight:
             reward = await self._measured(contextlib.nullcontext(place))
-        left = await again.causes(sight.seen)
+        left = await self._causes(again, sight.seen, causes.unasked)
         return -math.inf if left.processes or left.tampered or left.late else reward
 
     @contextlib.asynccontextmanager
@@ -159,10 +160,22 @@ class GradingVerifier(SafeVerifier):
         assert isinstance(environment, DockerEngineEnvironment)
         if _is_machines(error) or not await environment.is_up():
             return False
+        return (await self._of_untouched(again))[0]
+
+    async def _of_untouched(self, again: Again) -> tuple[bool, frozenset[str]]:
         key = f"{self.task.paths.task_dir} {self.step_name}"
-        if key not in _ends:
-            _ends[key] = await self._measured(again.fresh(None)) > -math.inf
-        return _ends[key]
+        if key not in _untouched:
+            async with again.fresh(None) as place:
+                ends = await self._measured(contextlib.nullcontext(place)) > -math.inf
+                _untouched[key] = ends, await again.changed_in(place)
+        return _untouched[key]
+
+    async def _causes(self, again: Again, seen: Seen, undone: Collection[Change] = ()) -> Causes:
+        """Verification itself may have made what only the layer shows: one of an untouched container tells."""
+        causes = await again.causes(seen, undone)
+        if (seen.moved or seen.changed) and any(one.path not in seen.late for one in causes.late):
+            return await again.causes(seen, undone, (await self._of_untouched(again))[1])
+        return causes
 
     @property
     def _limit_sec(self) -> float:

@@ -26,6 +26,11 @@ LONG_INPUT = 1000  # bytes; a terminal's buffer takes 4096
 START_LIMIT_SEC = 5  # for the shell's first prompt; after that the session continues without one
 FAILED = "failed "
 SCROLLBACK_LINES = 2000  # kept and captured; the agent shows the policy at most 10 kB of it
+# tmux would look for a window's new name half a second after output, in verification too, whose cause it then were.
+_NEW_SESSION = (
+    f"tmux start-server \\; set-option -g history-limit {SCROLLBACK_LINES} \\; "
+    "set-option -gw automatic-rename off \\; new-session"
+)
 LOG_BYTES = 2_000_000  # of everything that was printed: `yes` fills a disk in minutes
 EXEC_MARGIN_SEC = 60  # for a script beyond the time that it waits on purpose; after that the environment hangs
 SCRIPT_BYTES = 60_000  # of the keys of one exec; a process argument holds 128 kB
@@ -172,7 +177,7 @@ class Terminal(TmuxSession):
         """Harbor's command, with bounded output and `sh` where bash is missing; prints the fields of `Pane`."""
         changes = {
             f"cat > {self._logging_path}": f"head -c {LOG_BYTES} > {self._logging_path}",
-            "tmux new-session": f"tmux start-server \\; set-option -g history-limit {SCROLLBACK_LINES} \\; new-session",
+            "tmux new-session": _NEW_SESSION,
             "'bash --login'": "'command -v bash >/dev/null && exec bash --login; exec sh -l'",
         }
         command = super()._tmux_start_session
