@@ -61,6 +61,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "agent": ("codex", ()),
     "agent_kwargs": (".max_tokens=9", ()),
     "agents_dir": ("nowhere", ()),
+    "hosts": ("ray", ()),
     "tool_format": ("hermes", ("wandb_project=p",)),
     "tasks_dir": ("OTHER", ()),
     "tasks_include": ("count-1,count-2", ()),

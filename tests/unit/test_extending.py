@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.learning.brought import bring
+from harbortrainer.plugins import bring
 from harbortrainer.run.trajectories import read_batch
 from tests.conftest import ROOT
 from tests.support.recorded_run import recorded_run

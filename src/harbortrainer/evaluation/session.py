@@ -22,11 +22,13 @@ from harbortrainer.evaluation.arguments import EvalArgs, trainer_config
 from harbortrainer.evaluation.oracle import load_solutions
 from harbortrainer.evaluation.policies import Subject, sampled
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
+from harbortrainer.plugins import Brought, check_same
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
 from harbortrainer.policy.users import FIELDS as USER_FIELDS
 from harbortrainer.policy.users import as_trained, refuse_unused
+from harbortrainer.rollout.brought import KEY, brought, record
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
@@ -59,6 +61,7 @@ class EvalPlan:
     tasks: list[Task]
     config: Config
     continued: bool  # it has a directory already
+    brought: dict[str, Brought]  # from outside of this package, by setting
 
     @property
     def needs_server(self) -> bool:
@@ -133,7 +136,9 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     refuse_unused(config, tasks)
     if runs := [Path(subject.run) for subject in subjects if subject.run]:
         config = _with_user(as_trained(config, last_values(RunDirectory(runs[0])), tasks), saved.get("user"))
-    return EvalPlan(args, subjects, sources, tasks, config, continued)
+    found = brought(config, tasks)
+    check_same(found, saved.get(KEY, {}))
+    return EvalPlan(args, subjects, sources, tasks, config, continued, found)
 
 
 def _with_user(config: Config, before: Mapping[str, Any] | None) -> Config:
@@ -183,6 +188,7 @@ def _directory(plan: EvalPlan) -> RunDirectory:
             "subjects": list(map(asdict, plan.subjects)),
             "tasks": tasks,
             "user": {name: getattr(plan.config, name) for name in USER_FIELDS},
+            KEY: record(plan.brought),
         },  # "the last checkpoint" stays the same
         SOURCES_FILE: sources_record(plan.sources, {}),
     }

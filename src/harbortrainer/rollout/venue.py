@@ -156,8 +156,8 @@ class Venue(Protocol):
         """Those whose versions shape its trials."""
         ...
 
-    def find(self, given: str) -> tuple[str, str]:
-        """Path and version of the source `VENUE:NAME`. Raises UserError."""
+    def find(self, name: str) -> tuple[str, str]:
+        """Path and version of the source `VENUE:name`. Raises UserError."""
         ...
 
     def names(self, place: str) -> list[str]:

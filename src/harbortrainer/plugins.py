@@ -1,0 +1,170 @@
+"""Finds the parts of a run by name: this package's own, an installed package's (entry points), or a user's file."""
+
+import difflib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import sys
+import tomllib
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from harbortrainer.errors import UserError
+
+NAME = "harbortrainer"  # of the distribution; its groups of entry points are NAME.GROUP
+Group = Literal["venues", "agents", "wires", "hosts"]
+FORM = "give MODULE:NAME or path/to/FILE.py:NAME"
+SHORT = 12  # characters of a digest
+_PROJECT = Path(__file__).parents[2] / "pyproject.toml"  # of a checkout, which need not be installed
+_offered: dict[tuple[Group, str], object] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """An object that a name led to. `given`: the setting as typed; `source`: version and digest of foreign code."""
+
+    given: str
+    source: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: str  # MODULE:NAME
+    distribution: str
+
+
+def offer(group: Group, name: str, value: object) -> None:
+    """Give an object of this process a name that settings can use. Raises UserError when the name is taken."""
+    if name in known(group) or ":" in name or not name:
+        raise UserError(f"{group}: the name {name!r} is taken or has a colon; choose another")
+    _offered[group, name] = value
+    plugin.cache_clear()
+
+
+def known(group: Group) -> list[str]:
+    """Names of all parts of a group, this package's own first."""
+    return list(dict.fromkeys([*(name for name, _ in _entries(group)), *(n for g, n in _offered if g == group)]))
+
+
+def unknown(group: Group, field: str, name: str, *others: str) -> str:
+    """The message for a name that no part of a group has. `others`: values of the setting that name no part."""
+    names = [*others, *known(group)]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{field}={name}: unknown{hint}; one of {', '.join(names)}; or {FORM}"
+
+
+@functools.cache
+def plugin(group: Group, field: str, name: str) -> Brought:
+    """The part `name` of a group. `field`: the setting that names it.
+
+    Raises UserError: nothing has this name, two packages claim it, no such module, file or object. An error within a
+    module is raised as it is.
+    """
+    given = f"{field}={name}"
+    if (group, name) in _offered:
+        value = _offered[group, name]
+        return Brought(given, _source(sys.modules[type(value).__module__]), value)
+    if ":" in name:
+        return bring(field, name)
+    entries = [entry for one, entry in _entries(group) if one == name]
+    if not entries:
+        raise UserError(unknown(group, field, name))
+    if len(entries) > 1:
+        raise UserError(f"{given}: {' and '.join(e.distribution for e in entries)} have one; remove one, or {FORM}")
+    module, _, attribute = entries[0].path.partition(":")
+    found = importlib.import_module(module)
+    source = "" if entries[0].distribution == NAME else _source(found, entries[0].distribution)
+    return Brought(given, source, getattr(found, attribute))
+
+
+@functools.cache
+def bring(field: str, text: str) -> Brought:
+    """The object that a setting names by MODULE:NAME or FILE.py:NAME.
+
+    Raises UserError: no such module, file or object. An error within the module is raised as it is.
+    """
+    given = f"{field}={text}"
+    place, _, name = text.rpartition(":")
+    if not place or not name:
+        raise UserError(f"{given}: {FORM}")
+    module = _of_file(given, place) if place.endswith(".py") else _of_module(given, place)
+    if (found := getattr(module, name, None)) is None:
+        raise UserError(f"{given}: {place} has no {name}")
+    return Brought(given, _source(module), found)
+
+
+def check_same(found: dict[str, Brought], before: dict[str, str]) -> None:
+    """Check that a continued run has the code that it began with, as its record `before` says. Raises UserError."""
+    for field, one in found.items():
+        if before.get(field, one.source) != one.source:
+            raise UserError(
+                f"{one.given}: its code has changed since the run began ({before[field]}, now {one.source}); put the "
+                "former code back, or start a new run"
+            )
+
+
+def _entries(group: Group) -> list[tuple[str, _Entry]]:
+    return _installed(group, tuple(sys.path))
+
+
+@functools.cache  # it reads what every installed package says of itself
+def _installed(group: Group, _path: tuple[str, ...]) -> list[tuple[str, _Entry]]:
+    """Names and entries of a group, this package's own first: of a checkout what its pyproject.toml says."""
+    own = [(name, _Entry(path, NAME)) for name, path in _own().get(f"{NAME}.{group}", {}).items()]
+    others = [
+        (one.name, _Entry(one.value, one.dist.name))
+        for one in metadata.entry_points(group=f"{NAME}.{group}")
+        if one.dist is not None and one.dist.name != NAME
+    ]
+    return own + sorted(others, key=lambda pair: pair[0])
+
+
+@functools.cache
+def _own() -> dict[str, dict[str, str]]:
+    if _PROJECT.is_file() and (project := tomllib.loads(_PROJECT.read_text())["project"])["name"] == NAME:
+        return project["entry-points"]
+    groups: dict[str, dict[str, str]] = {}
+    for one in metadata.distribution(NAME).entry_points:
+        groups.setdefault(one.group, {})[one.name] = one.value
+    return groups
+
+
+def _of_file(given: str, place: str) -> ModuleType:
+    path = Path(place).expanduser().resolve()
+    name = f"{NAME}_brought_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:SHORT]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UserError(f"{given}: there is no file {path}; {FORM}")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _of_module(given: str, place: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise  # the module lacks another one
+        raise UserError(f"{given}: there is no module {error.name}; install it, or {FORM}") from None
+
+
+def _source(module: ModuleType, distribution: str = "") -> str:
+    """`NAME VERSION sha256:…`: the module's distribution, if it has one, and its file, or all files of its package."""
+    file = Path(str(module.__file__))
+    files = sorted(file.parent.rglob("*.py")) if (file.parent / "__init__.py").is_file() else [file]
+    sha = hashlib.sha256(files[0].read_bytes()) if len(files) == 1 else hashlib.sha256()
+    for one in files if len(files) > 1 else ():
+        sha.update(f"{one.relative_to(file.parent)}\0".encode() + hashlib.sha256(one.read_bytes()).digest())
+    digest = f"sha256:{sha.hexdigest()[:SHORT]}"
+    name = distribution or module.__name__.partition(".")[0]
+    try:
+        return f"{name} {metadata.version(name)} {digest}"
+    except metadata.PackageNotFoundError:  # a file, or a folder that was not installed
+        return digest
