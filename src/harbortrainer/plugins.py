@@ -39,7 +39,9 @@ class _Entry:
 
 
 def offer(group: Group, name: str, value: object) -> None:
-    """Give an object of this process a name that settings can use. Raises UserError when the name is taken."""
+    """Give an object of this process a name that settings can use. Raises UserError when another one has it."""
+    if _offered.get((group, name)) is value:
+        return
     if name in known(group) or ":" in name or not name:
         raise UserError(f"{group}: the name {name!r} is taken or has a colon; choose another")
     _offered[group, name] = value
@@ -99,6 +101,14 @@ def bring(field: str, text: str) -> Brought:
     return Brought(given, _source(module), found)
 
 
+def name_of(field: str, value: object) -> str:
+    """The name by which a setting finds a function or class of a module or script. Raises UserError where none does."""
+    name, module = getattr(value, "__qualname__", ""), sys.modules.get(getattr(value, "__module__", ""))
+    if module is None or getattr(module, name, None) is not value or getattr(module, "__file__", None) is None:
+        raise UserError(f"{field}={value!r}: give a function or class that stands by itself in a file")
+    return f"{module.__file__ if module.__name__ == '__main__' else module.__name__}:{name}"
+
+
 def check_same(found: dict[str, Brought], before: dict[str, str]) -> None:
     """Check that a continued run has the code that it began with, as its record `before` says. Raises UserError."""
     for field, one in found.items():
@@ -138,6 +148,8 @@ def _own() -> dict[str, dict[str, str]]:
 def _of_file(given: str, place: str) -> ModuleType:
     path = Path(place).expanduser().resolve()
     name = f"{NAME}_brought_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:SHORT]}"
+    if (main := getattr(sys.modules["__main__"], "__file__", None)) and Path(main).resolve() == path:
+        return sys.modules["__main__"]  # the script that runs
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise UserError(f"{given}: there is no file {path}; {FORM}")

@@ -22,6 +22,7 @@ FLOORS = [  # a module or package imports only what stands in a line above its o
     {"doctor", "training"},
     {"evaluation", "planning", "replay", "sft"},
     {"train"},
+    {"face"},
 ]
 # What runs trials in containers: only these modules and packages may name Docker or Harbor, and import from them.
 ROOMS = {
@@ -50,7 +51,7 @@ def imported(folder: Path) -> Iterator[tuple[str, str]]:
     for name, path in modules.items():
         for module in named(path.read_text()):
             head, _, rest = module.partition(".")
-            if head == folder.name:
+            if head == folder.name and name != "__init__":  # which shows the face, when it is asked for
                 yield name, rest if rest in modules else rest.rpartition(".")[0] or rest
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ def test_an_object_of_this_process_gets_a_name() -> None:
     try:
         assert program_of(config(agent="mine")) is offered
         with pytest.raises(UserError, match="the name 'mine' is taken"):
-            offer("agents", "mine", offered)
+            offer("agents", "mine", replace(offered, memory_mb=1))
     finally:
         plugins._offered.clear()
         forget()

@@ -69,7 +69,13 @@ class EvalPlan:
 
 
 async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
-    """Exit status: 0 done, 1 a task has no graded trial. Raises UserError for what the user can mend."""
+    """Run an evaluation. Exit status: 0 done, 1 a task has no graded trial. Raises UserError."""
+    status, _ = await evaluated(args, outside)
+    return status
+
+
+async def evaluated(args: EvalArgs, outside: Outside | None = None) -> tuple[int, Path]:
+    """Run an evaluation. Exit status and directory. Raises UserError for what the user can mend."""
     display, outside = Display(), outside or Outside()
     plan = make_plan(args)
     config, venues = plan.config, venues_of(plan.tasks, outside.venues)
@@ -91,7 +97,7 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     write_json(run.path / RESULT, value)
     results.show(value)
     display.say(f"done; {RESULT} is in {run.path}")
-    return 1 if any(policy["tasks_ungraded"] for policy in value["policies"]) else 0
+    return int(any(policy["tasks_ungraded"] for policy in value["policies"])), run.path
 
 
 def _solutions(plan: EvalPlan, template: ChatTemplate, display: Display) -> Solutions:

@@ -1,0 +1,186 @@
+"""The package from Python: what `import harbortrainer` shows, imported when it is used (docs/extending.md)."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import chz
+
+from harbortrainer.cli.main import load_environment, until_stopped
+from harbortrainer.config import Config, SftConfig
+from harbortrainer.durable.disk import disk_errors
+from harbortrainer.durable.files import read_json
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import UserError
+from harbortrainer.evaluation.arguments import EvalArgs as EvalConfig
+from harbortrainer.learning.batch import TrainingBatch, assemble
+from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
+from harbortrainer.plugins import name_of, offer
+from harbortrainer.rollout.agents import Program
+from harbortrainer.rollout.venue import Venue
+from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.metrics import RowSink
+from harbortrainer.stopping import SIGNAL_STATUS, Stop
+from harbortrainer.tasks.task import Task
+from harbortrainer.training.outside import Outside, StartWandb
+
+__all__ = [
+    "Config", "EvalConfig", "Evaluation", "Outcome", "Program", "Run", "SftConfig", "Task", "TrainingBatch",
+    "TrainingSequence", "Trajectory", "TrajectoryGroup", "Turn", "UserError", "Venue", "assemble", "continued",
+    "evaluate", "sft", "train",
+]  # fmt: skip
+
+Metrics = Mapping[str, float]  # a row of docs/metrics.md
+Told = Callable[[int, Metrics], None]  # called with the number of steps trained, and the row
+Advantage = Callable[[Sequence[float], Sequence[Trajectory]], Sequence[float | Sequence[float]]]
+Reward = Callable[[Trajectory], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run directory, as this process left it. `status`: 0 = the run is complete, else a limit ended it."""
+
+    path: Path
+    status: int
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """A row for each step, those of earlier processes too."""
+        return read_lines(RunDirectory(self.path).metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """An evaluation's directory and its evaluation.json. `status`: 1 = a task has no graded trial, else 0."""
+
+    path: Path
+    status: int
+    result: Mapping[str, Any]
+
+
+def train(
+    config: Config,
+    *,
+    advantage: Advantage | None = None,
+    reward: Reward | None = None,
+    agent: type | Program | None = None,
+    venues: Mapping[str, Venue] = MappingProxyType({}),
+    after_step: Told | None = None,
+    after_evaluation: Told | None = None,
+    outside: Outside | None = None,
+) -> Run:
+    """Train, to the end or a limit; blocks. Functions and classes, from a module or a script, replace the settings.
+
+    `venues`: by the names that `tasks_dir=NAME:...` uses. `after_step` gets each new row once it is written;
+    `after_evaluation` the same row where it has an evaluation. Raises UserError for what the user can mend,
+    KeyboardInterrupt after Ctrl-C; the run directory can then be continued.
+    """
+    from harbortrainer.cli.arguments import validate
+    from harbortrainer.training.session import run_training
+
+    for name, venue in venues.items():
+        offer("venues", name, venue)
+    if isinstance(agent, Program):
+        offer("agents", agent.name, agent)
+    given = {"advantage": advantage, "reward": reward, "agent": None if isinstance(agent, Program) else agent}
+    named = {field: name_of(field, value) for field, value in given.items() if value is not None}
+    named |= {"agent": agent.name} if isinstance(agent, Program) else {}
+    config = chz.replace(config, **named)
+    validate(config)
+    rows = _Rows(outside or Outside(), after_step, after_evaluation)
+    status = _until_done(lambda stop: run_training(config, stop, rows.outside))
+    return Run(rows.path(config.resume), status)
+
+
+def sft(
+    config: SftConfig,
+    *,
+    after_step: Told | None = None,
+    after_evaluation: Told | None = None,
+    outside: Outside | None = None,
+) -> Run:
+    """Fine-tune on conversations or earlier trials; blocks. Arguments and errors as of `train`."""
+    from harbortrainer.sft.arguments import check
+    from harbortrainer.sft.session import run_sft
+
+    check(config)
+    rows = _Rows(outside or Outside(), after_step, after_evaluation)
+    status = _until_done(lambda stop: run_sft(config, stop, rows.outside))
+    return Run(rows.path(config.resume), status)
+
+
+def evaluate(config: EvalConfig, *, outside: Outside | None = None) -> Evaluation:
+    """Evaluate one or two policies; blocks. Raises UserError, KeyboardInterrupt."""
+    from harbortrainer.evaluation.arguments import check
+    from harbortrainer.evaluation.session import RESULT, evaluated
+
+    check(config)
+    paths: list[Path] = []
+
+    async def work(_: Stop) -> int:
+        status, path = await evaluated(config, outside)
+        paths.append(path)
+        return status
+
+    status = _until_done(work)
+    return Evaluation(paths[0], status, read_json(paths[0] / RESULT))
+
+
+def continued(run: str | Path, **changes: Any) -> Config:
+    """The settings of a training run with which `train` continues it, and those that change. Raises UserError."""
+    from harbortrainer.run.config_changes import read_run_arguments
+
+    return chz.replace(read_run_arguments(Config, Config, [f"resume={run}"]), **changes)
+
+
+def _until_done(work: Callable[[Stop], Coroutine[Any, Any, int]]) -> int:
+    stop = Stop()
+    load_environment()
+    try:
+        with disk_errors():
+            status = asyncio.run(until_stopped(work(stop), stop))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    if status == SIGNAL_STATUS:
+        raise KeyboardInterrupt
+    return status
+
+
+class _Rows:
+    """Takes a run's rows for the callbacks, beside wandb, and notes the run's directory."""
+
+    def __init__(self, outside: Outside, after_step: Told | None, after_evaluation: Told | None) -> None:
+        self._start: StartWandb = outside.start_wandb
+        self.outside = replace(outside, start_wandb=self._started)
+        self._after_step, self._after_evaluation = after_step, after_evaluation
+        self._run: RunDirectory | None = None
+        self._wandb: RowSink | None = None
+        self._known = -1  # the last row of earlier processes, which are replayed
+
+    def path(self, resume: str | None) -> Path:
+        """The run's directory; `resume`: of a run that was complete already."""
+        return self._run.path if self._run is not None else Path(str(resume))
+
+    def _started(self, run: RunDirectory, *given: Any) -> RowSink:
+        self._run, self._wandb = run, self._start(run, *given)
+        rows = read_lines(run.metrics)
+        self._known = rows[-1]["global_step"] if rows else -1
+        return self
+
+    def log(self, row: dict[str, Any]) -> None:
+        if self._wandb is not None:
+            self._wandb.log(row)
+        if (step := row["global_step"]) <= self._known:
+            return
+        if self._after_step is not None:
+            self._after_step(step, row)
+        if self._after_evaluation is not None and any(name.startswith("eval/") for name in row):
+            self._after_evaluation(step, row)
+
+    def finish(self, exit_code: int | None = None) -> None:
+        if self._wandb is not None:
+            self._wandb.finish(exit_code)
