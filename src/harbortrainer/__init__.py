@@ -10,26 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harbortrainer.face import Config as Config
-    from harbortrainer.face import EvalConfig as EvalConfig
-    from harbortrainer.face import Evaluation as Evaluation
-    from harbortrainer.face import Outcome as Outcome
-    from harbortrainer.face import Program as Program
-    from harbortrainer.face import Run as Run
-    from harbortrainer.face import SftConfig as SftConfig
-    from harbortrainer.face import Task as Task
-    from harbortrainer.face import TrainingBatch as TrainingBatch
-    from harbortrainer.face import TrainingSequence as TrainingSequence
-    from harbortrainer.face import Trajectory as Trajectory
-    from harbortrainer.face import TrajectoryGroup as TrajectoryGroup
-    from harbortrainer.face import Turn as Turn
-    from harbortrainer.face import UserError as UserError
-    from harbortrainer.face import Venue as Venue
-    from harbortrainer.face import assemble as assemble
-    from harbortrainer.face import continued as continued
-    from harbortrainer.face import evaluate as evaluate
-    from harbortrainer.face import sft as sft
-    from harbortrainer.face import train as train
+    from harbortrainer.face import *  # noqa: F403 -- its __all__
 
 # Read by Harbor and LiteLLM at import time: no telemetry, no price file fetched from the internet.
 os.environ.setdefault("HARBOR_TELEMETRY", "0")
@@ -38,9 +19,9 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 _FACE = {
-    "Config", "EvalConfig", "Evaluation", "Outcome", "Program", "Run", "SftConfig", "Task", "TrainingBatch",
-    "TrainingSequence", "Trajectory", "TrajectoryGroup", "Turn", "UserError", "Venue", "assemble", "continued",
-    "evaluate", "sft", "train",
+    "Config", "EvalConfig", "Evaluation", "LossSequence", "Outcome", "Program", "Run", "SftConfig", "Task",
+    "TrainingBatch", "TrainingSequence", "Trajectory", "TrajectoryGroup", "Turn", "UserError", "Venue", "assemble",
+    "continued", "evaluate", "sft", "train",
 }  # fmt: skip
 
 

@@ -308,6 +308,12 @@ class Config(TrialSettings, RunSettings):
         check=Check(lambda ratio: ratio >= 1, "a probability ratio of 1 or more (1.2 is usual)"),
         resume=NEXT_STEP,
     )
+    loss: str | None = field(
+        None,
+        "your function of a minibatch's sequences, MODULE:FUNCTION or FILE.py:FUNCTION: the whole loss, by torch; "
+        "None = loss_fn",
+        resume=FIXED,
+    )
     loss_norm: LossNorm = field(
         "token_mean", "token_mean, sequence_mean (mean of trajectory means) or token_sum", resume=NEXT_STEP
     )

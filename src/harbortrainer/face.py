@@ -9,6 +9,7 @@ from typing import Any
 
 import chz
 
+from harbortrainer.backend.own_loss import LossSequence
 from harbortrainer.cli.main import load_environment, until_stopped
 from harbortrainer.config import Config, SftConfig
 from harbortrainer.durable.disk import disk_errors
@@ -29,15 +30,16 @@ from harbortrainer.tasks.task import Task
 from harbortrainer.training.outside import Outside, StartWandb
 
 __all__ = [
-    "Config", "EvalConfig", "Evaluation", "Outcome", "Program", "Run", "SftConfig", "Task", "TrainingBatch",
-    "TrainingSequence", "Trajectory", "TrajectoryGroup", "Turn", "UserError", "Venue", "assemble", "continued",
-    "evaluate", "sft", "train",
+    "Config", "EvalConfig", "Evaluation", "LossSequence", "Outcome", "Program", "Run", "SftConfig", "Task",
+    "TrainingBatch", "TrainingSequence", "Trajectory", "TrajectoryGroup", "Turn", "UserError", "Venue", "assemble",
+    "continued", "evaluate", "sft", "train",
 ]  # fmt: skip
 
 Metrics = Mapping[str, float]  # a row of docs/metrics.md
 Told = Callable[[int, Metrics], None]  # called with the number of steps trained, and the row
 Advantage = Callable[[Sequence[float], Sequence[Trajectory]], Sequence[float | Sequence[float]]]
 Reward = Callable[[Trajectory], float]
+Loss = Callable[[Sequence[LossSequence]], tuple[Any, dict[str, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ def train(
     *,
     advantage: Advantage | None = None,
     reward: Reward | None = None,
+    loss: Loss | None = None,
     agent: type | Program | None = None,
     venues: Mapping[str, Venue] = MappingProxyType({}),
     after_step: Told | None = None,
@@ -86,9 +89,12 @@ def train(
         offer("venues", name, venue)
     if isinstance(agent, Program):
         offer("agents", agent.name, agent)
-    given = {"advantage": advantage, "reward": reward, "agent": None if isinstance(agent, Program) else agent}
-    named = {field: name_of(field, value) for field, value in given.items() if value is not None}
-    named |= {"agent": agent.name} if isinstance(agent, Program) else {}
+    given = {"advantage": advantage, "reward": reward, "loss": loss, "agent": agent}
+    named = {
+        field: value.name if isinstance(value, Program) else name_of(field, value)
+        for field, value in given.items()
+        if value is not None
+    }
     config = chz.replace(config, **named)
     validate(config)
     rows = _Rows(outside or Outside(), after_step, after_evaluation)

@@ -58,6 +58,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "taxonomy": ("TAXONOMY", JUDGE),
     "advantage": (f"{OWN}:squared", ()),
     "reward": (f"{OWN}:by_member", ()),
+    "loss": (f"{OWN}:importance_sampling", ()),
     "agent": ("codex", ()),
     "agent_kwargs": (".max_tokens=9", ()),
     "agents_dir": ("nowhere", ()),

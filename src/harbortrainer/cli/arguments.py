@@ -184,6 +184,10 @@ def _agent(config: Config) -> Iterator[str]:
 
 
 def _learning(config: Config) -> Iterator[str]:
+    if config.loss is not None:
+        names = ("loss_fn", "loss_norm", "clip_low_threshold", "clip_high_threshold", "importance_cap")
+        for setting in changed(config, *names):
+            yield f"{setting}: without effect while loss={config.loss}; leave it out"
     yield from _sources_of_signal(config)
     if config.group_size == 1 and config.reward_weight:
         yield "group_size=1: a group of one has no advantage over itself, nothing is learned; use 2 or more"

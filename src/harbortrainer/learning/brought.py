@@ -1,5 +1,6 @@
-"""Functions that a user brings to a run, by name: how a group's advantages are made, and what is added to a reward."""
+"""Functions that a user brings to a run, by name: a group's advantages, an addition to a reward, the loss."""
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,11 +13,13 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import REWARD, Trajectory, TrajectoryGroup
 from harbortrainer.plugins import Brought, bring
 
-FIELDS = ("advantage", "reward")  # settings that name one
+FIELDS = ("advantage", "reward", "loss")  # settings that name one
 
 
 def function(field: str, text: str) -> Brought:
     """The function that a setting names. Raises UserError for one that cannot be found or called."""
+    if field == "loss" and importlib.util.find_spec("torch") is None:
+        raise UserError(f"loss={text}: torch, which differentiates it, is not installed; install 'harbortrainer[loss]'")
     found = bring(field, text)
     if not callable(found.value):
         raise UserError(f"{found.given}: it is no function, but of type {type(found.value).__name__}")
