@@ -10,13 +10,15 @@ from typing import Any
 import chz
 
 from harbortrainer.backend.own_loss import LossSequence
+from harbortrainer.cli.arguments import validate
 from harbortrainer.cli.main import load_environment, until_stopped
-from harbortrainer.config import Config, SftConfig
+from harbortrainer.config import Config, RunSettings, SftConfig
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import EvalArgs as EvalConfig
+from harbortrainer.evaluation.arguments import check
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
@@ -25,6 +27,7 @@ from harbortrainer.rollout.agents import Program
 from harbortrainer.rollout.venue import Venue
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.metrics import RowSink
+from harbortrainer.sft.arguments import check as check_sft
 from harbortrainer.stopping import SIGNAL_STATUS, Stop
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.outside import Outside, StartWandb
@@ -70,7 +73,7 @@ def train(
     advantage: Advantage | None = None,
     reward: Reward | None = None,
     loss: Loss | None = None,
-    agent: type | Program | None = None,
+    agent: type | None = None,
     venues: Mapping[str, Venue] = MappingProxyType({}),
     after_step: Told | None = None,
     after_evaluation: Told | None = None,
@@ -82,24 +85,15 @@ def train(
     `after_evaluation` the same row where it has an evaluation. Raises UserError for what the user can mend,
     KeyboardInterrupt after Ctrl-C; the run directory can then be continued.
     """
-    from harbortrainer.cli.arguments import validate
     from harbortrainer.training.session import run_training
 
     for name, venue in venues.items():
         offer("venues", name, venue)
-    if isinstance(agent, Program):
-        offer("agents", agent.name, agent)
     given = {"advantage": advantage, "reward": reward, "loss": loss, "agent": agent}
-    named = {
-        field: value.name if isinstance(value, Program) else name_of(field, value)
-        for field, value in given.items()
-        if value is not None
-    }
-    config = chz.replace(config, **named)
+    config = chz.replace(config, **{field: name_of(field, value) for field, value in given.items() if value})
     validate(config)
     rows = _Rows(outside or Outside(), after_step, after_evaluation)
-    status = _until_done(lambda stop: run_training(config, stop, rows.outside))
-    return Run(rows.path(config.resume), status)
+    return rows.run(config, lambda stop: run_training(config, stop, rows.outside))
 
 
 def sft(
@@ -110,30 +104,20 @@ def sft(
     outside: Outside | None = None,
 ) -> Run:
     """Fine-tune on conversations or earlier trials; blocks. Arguments and errors as of `train`."""
-    from harbortrainer.sft.arguments import check
     from harbortrainer.sft.session import run_sft
 
-    check(config)
+    check_sft(config)
     rows = _Rows(outside or Outside(), after_step, after_evaluation)
-    status = _until_done(lambda stop: run_sft(config, stop, rows.outside))
-    return Run(rows.path(config.resume), status)
+    return rows.run(config, lambda stop: run_sft(config, stop, rows.outside))
 
 
 def evaluate(config: EvalConfig, *, outside: Outside | None = None) -> Evaluation:
     """Evaluate one or two policies; blocks. Raises UserError, KeyboardInterrupt."""
-    from harbortrainer.evaluation.arguments import check
     from harbortrainer.evaluation.session import RESULT, evaluated
 
     check(config)
-    paths: list[Path] = []
-
-    async def work(_: Stop) -> int:
-        status, path = await evaluated(config, outside)
-        paths.append(path)
-        return status
-
-    status = _until_done(work)
-    return Evaluation(paths[0], status, read_json(paths[0] / RESULT))
+    status, path = _until_done(lambda _: evaluated(config, outside))
+    return Evaluation(path, status, read_json(path / RESULT))
 
 
 def continued(run: str | Path, **changes: Any) -> Config:
@@ -143,17 +127,18 @@ def continued(run: str | Path, **changes: Any) -> Config:
     return chz.replace(read_run_arguments(Config, Config, [f"resume={run}"]), **changes)
 
 
-def _until_done(work: Callable[[Stop], Coroutine[Any, Any, int]]) -> int:
+def _until_done[T](work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
+    """The result of `work`, which Ctrl-C stops. Raises KeyboardInterrupt then."""
     stop = Stop()
     load_environment()
     try:
         with disk_errors():
-            status = asyncio.run(until_stopped(work(stop), stop))
+            done = asyncio.run(until_stopped(work(stop), stop))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    if status == SIGNAL_STATUS:
+    if stop.status == SIGNAL_STATUS:
         raise KeyboardInterrupt
-    return status
+    return done
 
 
 class _Rows:
@@ -167,9 +152,10 @@ class _Rows:
         self._wandb: RowSink | None = None
         self._known = -1  # the last row of earlier processes, which are replayed
 
-    def path(self, resume: str | None) -> Path:
-        """The run's directory; `resume`: of a run that was complete already."""
-        return self._run.path if self._run is not None else Path(str(resume))
+    def run(self, config: RunSettings, work: Callable[[Stop], Coroutine[Any, Any, int]]) -> Run:
+        """The run that `work` makes or continues; one that was complete already has no rows to take."""
+        status = _until_done(work)
+        return Run(self._run.path if self._run is not None else Path(str(config.resume)), status)
 
     def _started(self, run: RunDirectory, *given: Any) -> RowSink:
         self._run, self._wandb = run, self._start(run, *given)

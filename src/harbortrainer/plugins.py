@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -32,12 +33,6 @@ class Brought:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    path: str  # MODULE:NAME
-    distribution: str
-
-
 def offer(group: Group, name: str, value: object) -> None:
     """Give an object of this process a name that settings can use. Raises UserError when another one has it."""
     if _offered.get((group, name)) is value:
@@ -50,7 +45,8 @@ def offer(group: Group, name: str, value: object) -> None:
 
 def known(group: Group) -> list[str]:
     """Names of all parts of a group, this package's own first."""
-    return list(dict.fromkeys([*(name for name, _ in _entries(group)), *(n for g, n in _offered if g == group)]))
+    names = [one.name for one, _ in _entries(group, tuple(sys.path))]
+    return list(dict.fromkeys([*names, *(name for its, name in _offered if its == group)]))
 
 
 def unknown(group: Group, field: str, name: str, *others: str) -> str:
@@ -69,20 +65,18 @@ def plugin(group: Group, field: str, name: str) -> Brought:
     module is raised as it is.
     """
     given = f"{field}={name}"
-    if (group, name) in _offered:
-        value = _offered[group, name]
+    if (value := _offered.get((group, name))) is not None:
         return Brought(given, _source(sys.modules[type(value).__module__]), value)
     if ":" in name:
         return bring(field, name)
-    entries = [entry for one, entry in _entries(group) if one == name]
-    if not entries:
+    found = [pair for pair in _entries(group, tuple(sys.path)) if pair[0].name == name]
+    if not found:
         raise UserError(unknown(group, field, name))
-    if len(entries) > 1:
-        raise UserError(f"{given}: {' and '.join(e.distribution for e in entries)} have one; remove one, or {FORM}")
-    module, _, attribute = entries[0].path.partition(":")
-    found = importlib.import_module(module)
-    source = "" if entries[0].distribution == NAME else _source(found, entries[0].distribution)
-    return Brought(given, source, getattr(found, attribute))
+    if len(found) > 1:
+        raise UserError(f"{given}: {' and '.join(owner for _, owner in found)} have one; remove one, or {FORM}")
+    entry, owner = found[0]
+    value = entry.load()
+    return Brought(given, "" if owner == NAME else _source(sys.modules[entry.module], owner), value)
 
 
 @functools.cache
@@ -109,7 +103,7 @@ def name_of(field: str, value: object) -> str:
     return f"{module.__file__ if module.__name__ == '__main__' else module.__name__}:{name}"
 
 
-def check_same(found: dict[str, Brought], before: dict[str, str]) -> None:
+def check_same(found: Mapping[str, Brought], before: Mapping[str, str]) -> None:
     """Check that a continued run has the code that it began with, as its record `before` says. Raises UserError."""
     for field, one in found.items():
         if before.get(field, one.source) != one.source:
@@ -119,37 +113,22 @@ def check_same(found: dict[str, Brought], before: dict[str, str]) -> None:
             )
 
 
-def _entries(group: Group) -> list[tuple[str, _Entry]]:
-    return _installed(group, tuple(sys.path))
-
-
 @functools.cache  # it reads what every installed package says of itself
-def _installed(group: Group, _path: tuple[str, ...]) -> list[tuple[str, _Entry]]:
-    """Names and entries of a group, this package's own first: of a checkout what its pyproject.toml says."""
-    own = [(name, _Entry(path, NAME)) for name, path in _own().get(f"{NAME}.{group}", {}).items()]
-    others = [
-        (one.name, _Entry(one.value, one.dist.name))
-        for one in metadata.entry_points(group=f"{NAME}.{group}")
-        if one.dist is not None and one.dist.name != NAME
-    ]
-    return own + sorted(others, key=lambda pair: pair[0])
-
-
-@functools.cache
-def _own() -> dict[str, dict[str, str]]:
+def _entries(group: Group, _path: tuple[str, ...]) -> list[tuple[metadata.EntryPoint, str]]:
+    """Entry points of a group with their distributions, this package's own first: of a checkout from pyproject.toml."""
+    full, found = f"{NAME}.{group}", list(metadata.entry_points(group=f"{NAME}.{group}"))
+    pairs = [(one, one.dist.name) for one in found if one.dist is not None]
     if _PROJECT.is_file() and (project := tomllib.loads(_PROJECT.read_text())["project"])["name"] == NAME:
-        return project["entry-points"]
-    groups: dict[str, dict[str, str]] = {}
-    for one in metadata.distribution(NAME).entry_points:
-        groups.setdefault(one.group, {})[one.name] = one.value
-    return groups
+        own = [(metadata.EntryPoint(name, path, full), NAME) for name, path in project["entry-points"][full].items()]
+        pairs = [*own, *(pair for pair in pairs if pair[1] != NAME)]
+    return sorted(pairs, key=lambda pair: pair[1] != NAME)
 
 
 def _of_file(given: str, place: str) -> ModuleType:
     path = Path(place).expanduser().resolve()
-    name = f"{NAME}_brought_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:SHORT]}"
     if (main := getattr(sys.modules["__main__"], "__file__", None)) and Path(main).resolve() == path:
         return sys.modules["__main__"]  # the script that runs
+    name = f"{NAME}_brought_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:SHORT]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise UserError(f"{given}: there is no file {path}; {FORM}")
@@ -171,12 +150,12 @@ def _source(module: ModuleType, distribution: str = "") -> str:
     """`NAME VERSION sha256:…`: the module's distribution, if it has one, and its file, or all files of its package."""
     file = Path(str(module.__file__))
     files = sorted(file.parent.rglob("*.py")) if (file.parent / "__init__.py").is_file() else [file]
-    sha = hashlib.sha256(files[0].read_bytes()) if len(files) == 1 else hashlib.sha256()
-    for one in files if len(files) > 1 else ():
+    sha = hashlib.sha256()
+    for one in files:
         sha.update(f"{one.relative_to(file.parent)}\0".encode() + hashlib.sha256(one.read_bytes()).digest())
-    digest = f"sha256:{sha.hexdigest()[:SHORT]}"
     name = distribution or module.__name__.partition(".")[0]
     try:
-        return f"{name} {metadata.version(name)} {digest}"
+        version = f"{name} {metadata.version(name)} "
     except metadata.PackageNotFoundError:  # a file, or a folder that was not installed
-        return digest
+        version = ""
+    return f"{version}sha256:{sha.hexdigest()[:SHORT]}"

@@ -10,6 +10,7 @@ import chz
 import pytest
 
 import harbortrainer
+from examples import guess
 from harbortrainer import face, plugins
 from harbortrainer.backend.contract import Contract
 from tests.conftest import ROOT
@@ -117,9 +118,18 @@ def test_objects_of_a_script_have_the_name_of_its_file(tmp_path: Path) -> None:
     assert done.stdout == f"{script}:mine\n"
 
 
-def test_a_program_is_offered_once(config: harbortrainer.Config) -> None:
-    given = harbortrainer.Program("own-program", "math:pi", "own-program")
-    for _ in range(2):
-        with pytest.raises(harbortrainer.UserError, match="max_tokens"):
-            harbortrainer.train(chz.replace(config, max_tokens=10**9), agent=given)
-    plugins._offered.clear()
+def test_a_venue_of_this_process_has_a_name_for_tasks_dir(config: harbortrainer.Config) -> None:
+    try:
+        for _ in range(2):  # the same object twice
+            run = harbortrainer.train(
+                chz.replace(config, tasks_dir="mine:9", eval_tasks=()),
+                venues={"mine": guess.VENUE},
+                outside=fake_outside(Recorder()),
+            )
+        noted = json.loads((run.path / "effective.json").read_text())["brought"]
+        assert noted["tasks_dir=mine"].startswith("sha256:") and run.status == 0
+        with pytest.raises(harbortrainer.UserError, match="the name 'harbor' is taken"):
+            harbortrainer.train(config, venues={"harbor": guess.VENUE})
+    finally:
+        plugins._offered.clear()
+        plugins.plugin.cache_clear()

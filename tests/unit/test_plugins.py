@@ -170,10 +170,10 @@ def test_two_packages_with_one_name_are_refused(stranger: Path, monkeypatch: pyt
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
     (other / "entry_points.txt").write_text("[harbortrainer.venues]\nguess = stranger.parts:VENUE\n")
-    plugins._installed.cache_clear()
+    plugins._entries.cache_clear()
     with pytest.raises(UserError, match=r"guess: .*other and stranger|guess: .*stranger and other"):
         plugin("venues", "tasks_dir", "guess")
-    plugins._installed.cache_clear()
+    plugins._entries.cache_clear()
 
 
 def test_an_object_of_this_process_gets_a_name() -> None:

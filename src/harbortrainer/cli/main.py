@@ -201,7 +201,7 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
         return stop.status or SIGNAL_STATUS
 
 
-async def until_stopped(work: Coroutine[Any, Any, int], stop: Stop) -> int:
+async def until_stopped[T](work: Coroutine[Any, Any, T], stop: Stop) -> T:
     """Run the work; a stop cancels it once, unless the work handles `stop` itself."""
     task = asyncio.ensure_future(work)
     stop.cancels(task)
