@@ -17,7 +17,7 @@ BETA = 0.1
 def dpo(sequences: Sequence[LossSequence]) -> tuple[Any, dict[str, float]]:
     """Of two trials of a task the one with the larger advantage is preferred: -log sigmoid(BETA * margin), in mean."""
     moved: dict[str, Any] = {}  # log-ratio to the reference, of each trial: it may have several sequences
-    advantage, group = dict[str, float](), dict[str, int]()
+    advantage, group = dict[str, float](), dict[str, str]()
     for one in sequences:
         ratio = ((one.logprobs_T - one.sampled_logprobs_T) * one.action_T).sum()
         moved[one.trial_name] = moved.get(one.trial_name, 0.0) + ratio

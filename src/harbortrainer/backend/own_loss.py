@@ -8,7 +8,6 @@ from typing import Any
 
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import TrainingSequence
-from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.plugins import Brought
 
 Tensor = Any  # torch.Tensor, an extra that this package's own environment lacks
@@ -18,13 +17,13 @@ Tensor = Any  # torch.Tensor, an extra that this package's own environment lacks
 class LossSequence:
     """One sequence of N tokens of a minibatch, as torch tensors on the CPU.
 
-    `group`: equal for the trials of one task. `logprobs_T`: float32, of the weights in training, to be differentiated;
+    `group`: equal for the trials of one group. `logprobs_T`: float32, of the weights in training, to be differentiated;
     `sampled_logprobs_T`: of the weights that sampled. `action_T`: bool, what the policy sampled; `observation_T`: bool,
     what came between and after its answers. The first token has logprob 0; all else is 0 where nothing was sampled.
     """
 
     trial_name: str
-    group: int
+    group: str
     logprobs_T: Tensor
     sampled_logprobs_T: Tensor
     advantages_T: Tensor
@@ -58,7 +57,8 @@ class OwnLoss:
         if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
             raise self._wrong(f"{type(answer).__name__}")
         loss, metrics = answer
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not torch.isfinite(loss).all():
+        one = isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad
+        if not one or not torch.isfinite(loss).all():
             raise self._wrong(f"{loss!r} as loss")
         for name, value in metrics.items():
             if not isinstance(value, int | float) or not math.isfinite(value):
@@ -76,7 +76,7 @@ class OwnLoss:
     def _wrong(self, what: str) -> UserError:
         return UserError(
             f"{self._brought.given}: returned {what} for {len(self.sequences_D)} sequences; return (loss, metrics): a "
-            "tensor of one finite number, and a dict of finite numbers"
+            "tensor of one finite number made of logprobs_T, and a dict of finite numbers"
         )
 
 
@@ -85,7 +85,7 @@ def _tensors(sequence: TrainingSequence, logprobs: Tensor) -> LossSequence:
     action_T = torch.tensor(sequence.mask_T)
     return LossSequence(
         sequence.trial_name,
-        TrialName.parse(sequence.trial_name).problem,
+        sequence.trial_name.partition("-g")[0],  # of TrialName
         torch.cat([torch.zeros(1), logprobs]),
         torch.tensor(sequence.logprobs_T),
         torch.tensor(sequence.advantages_T),
