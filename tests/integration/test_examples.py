@@ -8,11 +8,20 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tinker
 
+from harbortrainer.backend.own_loss import OwnLoss
+from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.learning.trajectory import Outcome
+from harbortrainer.learning.brought import function
+from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.minibatches import normalize
+from harbortrainer.learning.trajectory import Outcome, TrialName
+from harbortrainer.training.outside import Outside
 from tests.conftest import MODEL, ROOT
 from tests.support.agent_endings import HELLO, PACK, RUN, Live, run
 from tests.support.docker_parts import containers
@@ -61,7 +70,12 @@ def python(program: str, url: str, *arguments: str) -> str:
 
 
 def settings(folder: Path, **values: object) -> dict[str, object]:
-    shared = {"backend": "skyrl-tx", "model_name": MODEL, "tasks_dir": "datasets/quickstart", "logs_dir": str(folder)}
+    shared = {
+        "backend": "skyrl-tx",
+        "model_name": str(MODEL),
+        "tasks_dir": "datasets/quickstart",
+        "logs_dir": str(folder),
+    }
     return shared | SMALL | values
 
 
@@ -93,14 +107,39 @@ def test_the_loop(server_url: str, docker_ready: str, tmp_path: Path) -> None:
 
 
 @needs_torch
-def test_a_loss_of_ones_own_trains_as_the_servers_does(server_url: str, docker_ready: str, tmp_path: Path) -> None:
-    """The same trials, the same first step: the loss importance_sampling, by the server and by a function."""
-    norms: list[float] = []
-    for name, more in (("a", {}), ("b", {"loss": f"{OWN}:importance_sampling"})):
-        values = settings(tmp_path / name, seed=3, **more)
-        run = Path(python(FROM_PYTHON, server_url, json.dumps(values)).splitlines()[-1])
-        (row,) = read_lines(run / "metrics.jsonl")
-        assert not row["train/skipped_batch"]
-        norms.append(row["optim/grad_norm"])
-        assert ("loss/observed" in row) == (name == "b")
-    assert norms[1] == pytest.approx(norms[0], rel=1e-3)
+async def test_a_loss_of_ones_own_has_the_gradient_of_the_servers(server_url: str) -> None:
+    """importance_sampling with token_mean, by the server and by a function: one step of equal adapters."""
+    config = Config(
+        backend="skyrl-tx",
+        skyrl_tx_url=server_url,
+        model_name=str(MODEL),
+        tasks_dir="d",
+        lora_rank=8,
+        context_limit=2048,
+    )
+    rng, sequences = np.random.default_rng(0), []
+    for member in range(4):
+        mask = np.arange(24) % 8 > 3
+        floats = [np.where(mask, values, 0).astype(np.float32) for values in (-5 - rng.random(24), member - 1.5)]
+        name = str(TrialName("step", 0, 0, member))
+        sequences.append(TrainingSequence(name, rng.integers(9, 99, 24).astype(np.int32), mask, *floats))
+    backend = await Outside().connect(config)
+    try:
+        results = []
+        for own in (None, OwnLoss(function("loss", f"{OWN}:importance_sampling"), sequences)):
+            policy, adam = await PolicyTrainer.create(backend, config), tinker.AdamParams(learning_rate=1e-3)
+            if own is None:
+                scaled = normalize(sequences, "token_mean")
+                step = await policy.update(scaled, loss_fn="importance_sampling", loss_fn_config=None, adam=adam)
+            else:
+                step = await policy.update_by(own, adam)
+            results.append((step, await policy.logprobs(sequences)))
+            await policy.close()
+    finally:
+        await backend.close(done=True)
+    (plain, after), (mine, afterwards) = results
+    assert mine.metrics["optim/grad_norm"] == pytest.approx(plain.metrics["optim/grad_norm"], rel=1e-3)
+    assert mine.metrics["loss/observed"] == 4 * 8
+    for one, other in zip(after, afterwards, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-3)
+    assert any(np.abs(one - other).max() > 1e-3 for one, other in zip(after, plain.logprobs_D, strict=True))

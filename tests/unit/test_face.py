@@ -13,6 +13,7 @@ import harbortrainer
 from examples import guess
 from harbortrainer import face, plugins
 from harbortrainer.backend.contract import Contract
+from harbortrainer.plugins import offer
 from tests.conftest import ROOT
 from tests.support import own_functions
 from tests.support.recorded_run import Recorder, fake_outside
@@ -120,12 +121,9 @@ def test_objects_of_a_script_have_the_name_of_its_file(tmp_path: Path) -> None:
 
 def test_a_venue_of_this_process_has_a_name_for_tasks_dir(config: harbortrainer.Config) -> None:
     try:
-        for _ in range(2):  # the same object twice
-            run = harbortrainer.train(
-                chz.replace(config, tasks_dir="mine:9", eval_tasks=()),
-                venues={"mine": guess.VENUE},
-                outside=fake_outside(Recorder()),
-            )
+        offer("venues", "mine", guess.VENUE)  # the same object twice
+        games = chz.replace(config, tasks_dir="mine:9", eval_tasks=(), max_turns=1, max_steps=1)
+        run = harbortrainer.train(games, venues={"mine": guess.VENUE}, outside=fake_outside(Recorder()))
         noted = json.loads((run.path / "effective.json").read_text())["brought"]
         assert noted["tasks_dir=mine"].startswith("sha256:") and run.status == 0
         with pytest.raises(harbortrainer.UserError, match="the name 'harbor' is taken"):

@@ -158,7 +158,7 @@ class Venue(Protocol):
         """Those whose versions shape its trials."""
         ...
 
-    def find(self, name: str) -> tuple[str, str]:
+    def find(self, name: str, /) -> tuple[str, str]:
         """Path and version of the source `VENUE:name`. Raises UserError."""
         ...
 
