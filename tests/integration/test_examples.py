@@ -76,7 +76,7 @@ def settings(folder: Path, **values: object) -> dict[str, object]:
         "tasks_dir": "datasets/quickstart",
         "logs_dir": str(folder),
     }
-    return shared | SMALL | values
+    return shared | {"logs_dir": str(folder)} | SMALL | values
 
 
 FROM_PYTHON = """
