@@ -19,7 +19,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 _FACE = {
-    "Config", "EvalConfig", "Evaluation", "LossSequence", "Outcome", "Program", "Run", "SftConfig", "Task",
+    "Config", "EvalConfig", "LossSequence", "Outcome", "Program", "Run", "SftConfig", "Task",
     "TrainingBatch", "TrainingSequence", "Trajectory", "TrajectoryGroup", "Turn", "UserError", "Venue", "assemble",
     "continued", "evaluate", "sft", "train",
 }  # fmt: skip

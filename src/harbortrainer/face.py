@@ -19,21 +19,25 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import EvalArgs as EvalConfig
 from harbortrainer.evaluation.arguments import check
+from harbortrainer.evaluation.session import RESULT, evaluated
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
 from harbortrainer.plugins import name_of, offer
 from harbortrainer.rollout.agents import Program
 from harbortrainer.rollout.venue import Venue
+from harbortrainer.run.config_changes import read_run_arguments
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.metrics import RowSink
 from harbortrainer.sft.arguments import check as check_sft
+from harbortrainer.sft.session import run_sft
 from harbortrainer.stopping import SIGNAL_STATUS, Stop
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.outside import Outside, StartWandb
+from harbortrainer.training.session import run_training
 
 __all__ = [
-    "Config", "EvalConfig", "Evaluation", "LossSequence", "Outcome", "Program", "Run", "SftConfig", "Task",
+    "Config", "EvalConfig", "LossSequence", "Outcome", "Program", "Run", "SftConfig", "Task",
     "TrainingBatch", "TrainingSequence", "Trajectory", "TrajectoryGroup", "Turn", "UserError", "Venue", "assemble",
     "continued", "evaluate", "sft", "train",
 ]  # fmt: skip
@@ -47,7 +51,7 @@ Loss = Callable[[Sequence[LossSequence]], tuple[Any, dict[str, float]]]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run directory, as this process left it. `status`: 0 = the run is complete, else a limit ended it."""
+    """A directory of a run or an evaluation, as this process left it. `status`: as that of the command, 0 = done."""
 
     path: Path
     status: int
@@ -57,14 +61,10 @@ class Run:
         """A row for each step, those of earlier processes too."""
         return read_lines(RunDirectory(self.path).metrics)
 
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """An evaluation's directory and its evaluation.json. `status`: 1 = a task has no graded trial, else 0."""
-
-    path: Path
-    status: int
-    result: Mapping[str, Any]
+    @property
+    def result(self) -> dict[str, Any]:
+        """What an evaluation has found. Raises UserError for another directory."""
+        return read_json(self.path / RESULT)
 
 
 def train(
@@ -85,8 +85,6 @@ def train(
     `after_evaluation` the same row where it has an evaluation. Raises UserError for what the user can mend,
     KeyboardInterrupt after Ctrl-C; the run directory can then be continued.
     """
-    from harbortrainer.training.session import run_training
-
     for name, venue in venues.items():
         offer("venues", name, venue)
     given = {"advantage": advantage, "reward": reward, "loss": loss, "agent": agent}
@@ -104,26 +102,20 @@ def sft(
     outside: Outside | None = None,
 ) -> Run:
     """Fine-tune on conversations or earlier trials; blocks. Arguments and errors as of `train`."""
-    from harbortrainer.sft.session import run_sft
-
     check_sft(config)
     rows = _Rows(outside or Outside(), after_step, after_evaluation)
     return rows.run(config, lambda stop: run_sft(config, stop, rows.outside))
 
 
-def evaluate(config: EvalConfig, *, outside: Outside | None = None) -> Evaluation:
+def evaluate(config: EvalConfig, *, outside: Outside | None = None) -> Run:
     """Evaluate one or two policies; blocks. Raises UserError, KeyboardInterrupt."""
-    from harbortrainer.evaluation.session import RESULT, evaluated
-
     check(config)
     status, path = _until_done(lambda _: evaluated(config, outside))
-    return Evaluation(path, status, read_json(path / RESULT))
+    return Run(path, status)
 
 
 def continued(run: str | Path, **changes: Any) -> Config:
     """The settings of a training run with which `train` continues it, and those that change. Raises UserError."""
-    from harbortrainer.run.config_changes import read_run_arguments
-
     return chz.replace(read_run_arguments(Config, Config, [f"resume={run}"]), **changes)
 
 

@@ -12,7 +12,6 @@ from harbortrainer.learning.batch import assemble, has_signal
 from harbortrainer.learning.brought import function, functions, with_reward
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
 from harbortrainer.plugins import bring, check_same
-from harbortrainer.rollout.brought import record
 
 OWN = Path(__file__).parents[1] / "support" / "own_functions.py"
 
@@ -129,7 +128,7 @@ def test_a_package_of_somebody_else_is_found_by_its_module(tmp_path: Path, monke
 
 def test_other_code_is_another_run(tmp_path: Path) -> None:
     text = written(tmp_path, "def f(rewards, trajectories): return rewards")
-    before = record(functions(config(advantage=text)))
+    before = {field: one.source for field, one in functions(config(advantage=text)).items()}
     check_same({"advantage": bring("advantage", text)}, before)
     check_same({"advantage": bring("advantage", text)}, {})
     bring.cache_clear()

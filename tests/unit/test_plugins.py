@@ -16,7 +16,7 @@ from harbortrainer.plugins import bring, known, offer, plugin
 from harbortrainer.policy.api.service import wires
 from harbortrainer.rollout import installed
 from harbortrainer.rollout.agents import PROGRAMS, Program, agent_memory, check_agent, program_of
-from harbortrainer.rollout.brought import brought, record
+from harbortrainer.rollout.brought import brought
 from harbortrainer.rollout.environment import environment_config
 from harbortrainer.tasks.sources import find_sources, load_sources
 from tests.support.task_folder import write_task
@@ -104,7 +104,7 @@ def test_an_installed_package_brings_a_venue_an_agent_and_a_wire(stranger: Path)
     one = config(agent="strange", tasks_dir="guess:easy")
     assert agent_memory(one) == 64
     assert wires()["/v9/chat"].path == "/v9/chat"
-    noted = record(brought(one, tasks))
+    noted = {field: one.source for field, one in brought(one, tasks).items()}
     assert set(noted) == {"tasks_dir=guess", "agent", "wires=v9"}
     assert noted["agent"].startswith("stranger 2.5 sha256:")
 

@@ -28,7 +28,7 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
 from harbortrainer.policy.users import FIELDS as USER_FIELDS
 from harbortrainer.policy.users import as_trained, refuse_unused
-from harbortrainer.rollout.brought import KEY, brought, record
+from harbortrainer.rollout.brought import KEY, brought
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
@@ -194,7 +194,7 @@ def _directory(plan: EvalPlan) -> RunDirectory:
             "subjects": list(map(asdict, plan.subjects)),
             "tasks": tasks,
             "user": {name: getattr(plan.config, name) for name in USER_FIELDS},
-            KEY: record(plan.brought),
+            KEY: {name: one.source for name, one in plan.brought.items()},
         },  # "the last checkpoint" stays the same
         SOURCES_FILE: sources_record(plan.sources, {}),
     }

@@ -24,8 +24,3 @@ def brought(config: Config, tasks: Collection[Task]) -> dict[str, Brought]:
     if ":" in config.environment_type:
         found["environment_type"] = bring("environment_type", config.environment_type)
     return {field: one for field, one in found.items() if one.source}
-
-
-def record(found: dict[str, Brought]) -> dict[str, str]:
-    """Name, version and digest of what a run uses, by setting: the part KEY of its files."""
-    return {field: one.source for field, one in found.items()}

@@ -19,7 +19,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.judge import Judge, open_judge, read_taxonomy
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.users import Users
-from harbortrainer.rollout.brought import KEY, brought, record
+from harbortrainer.rollout.brought import KEY, brought
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
@@ -176,7 +176,9 @@ def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend
     server |= {"sampler": backend.contract.sampler} if backend.contract.sampler else {}
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
-    effective |= recorded(prepared.start, prepared.teachers) | {KEY: record(prepared.brought)}
+    effective |= recorded(prepared.start, prepared.teachers) | {
+        KEY: {name: one.source for name, one in prepared.brought.items()}
+    }
     changed = sampler_change(workspace.run.effective, backend.contract.sampler)
     write_json(workspace.run.effective, effective)
     disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
