@@ -10,7 +10,6 @@ Auto = Literal["auto"]
 AUTO: Auto = "auto"
 Backend = Literal["tinker", "skyrl-tx"]
 ToolFormat = Literal["template", "hermes"]
-Agent = Literal["terminus-2", "mini-swe-agent", "codex", "opencode", "qwen-coder", "claude-code"]
 LossFn = Literal["importance_sampling", "ppo", "cispo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Baseline = Literal["mean", "leave_one_out"]
@@ -126,7 +125,7 @@ class TrialSettings(ModelSettings):
     # -- tasks
     tasks_dir: str = field(
         doc="folder of Harbor tasks, git+URL[@REV][#FOLDER], NAME@VERSION or ORG/NAME@VERSION of Harbor's registry, or "
-        "tau:DOMAIN[@SIDE]; several: a,b",
+        "tau:DOMAIN[@SIDE], MODULE:VENUE:NAME of your own; several: a,b",
         resume=TASKS,
     )
     tasks_include: tuple[str, ...] = field(
@@ -146,7 +145,11 @@ class TrialSettings(ModelSettings):
         "n_parallel_envs / 4 on docker, else 0",
         check=FROM_0,
     )
-    environment_type: str = field("docker", "Harbor environment: docker, daytona, modal, e2b, ...", resume=NEXT_STEP)
+    environment_type: str = field(
+        "docker",
+        "Harbor environment: docker, daytona, modal, e2b, ..., or MODULE:CLASS",
+        resume=NEXT_STEP,
+    )
     environment_kwargs: dict[str, Any] = field(
         {}, "options of the environment, environment_kwargs.NAME=VALUE", resume=NEXT_STEP
     )
@@ -159,8 +162,11 @@ class TrialSettings(ModelSettings):
     quarantine_after: int = field(6, "consecutive faults after which a task is left out; 0 = never", check=FROM_0)
 
     # -- agent
-    agent: Agent = field(
-        "terminus-2", "who acts: terminus-2, mini-swe-agent, codex, opencode, qwen-coder or claude-code", resume=FIXED
+    agent: str = field(
+        "terminus-2",
+        "who acts: terminus-2, mini-swe-agent, codex, opencode, qwen-coder, claude-code, or MODULE:CLASS "
+        "or FILE.py:CLASS of an agent of Harbor's",
+        resume=FIXED,
     )
     agent_kwargs: dict[str, Any] = field({}, "Harbor's options of the agent, agent_kwargs.NAME=VALUE", resume=FIXED)
     agents_dir: str | None = field(
@@ -214,7 +220,7 @@ class Config(TrialSettings, RunSettings):
         return self.environment_type == "docker"
 
     # -- environments
-    hosts: Literal["none", "ray"] = field("none", "where trials run: none = on this machine; ray = on a Ray cluster")
+    hosts: str = field("none", "where trials run: none = on this machine; ray = on a Ray cluster; MODULE:NAME")
 
     # -- tasks
     task_weights: dict[str, float] = field(
@@ -301,6 +307,12 @@ class Config(TrialSettings, RunSettings):
         "upper clip of the probability ratio, ppo and cispo; None = 1.2",
         check=Check(lambda ratio: ratio >= 1, "a probability ratio of 1 or more (1.2 is usual)"),
         resume=NEXT_STEP,
+    )
+    loss: str | None = field(
+        None,
+        "your function of a minibatch's sequences, MODULE:FUNCTION or FILE.py:FUNCTION: the whole loss, by torch; "
+        "None = loss_fn",
+        resume=FIXED,
     )
     loss_norm: LossNorm = field(
         "token_mean", "token_mean, sequence_mean (mean of trajectory means) or token_sum", resume=NEXT_STEP

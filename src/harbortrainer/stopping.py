@@ -128,7 +128,13 @@ class Stop:
 
 @contextlib.contextmanager
 def signals_to(stop: Stop) -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM ask `stop`, a second one exits. Main thread only; ignored signals stay so."""
+    """Within the block SIGINT and SIGTERM ask `stop`, a second one exits; ignored signals stay so.
+
+    Outside of the main thread, which alone gets signals, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     loop = asyncio.get_running_loop()
     first: float | None = None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.rollout.agents import PROGRAMS
+from harbortrainer.rollout.agents import named
 from harbortrainer.rollout.outcome import SAMPLING
 from tests.support.agent_endings import AGENTS, BESIDE, CASES, PACK, RUN, WORK, Ended, run_all
 from tests.support.docker_parts import containers
@@ -29,7 +29,7 @@ Endings = dict[tuple[str, str], Ended]
 
 
 def packed(agent: str) -> bool:
-    return (PACK / "bin" / PROGRAMS[agent].program).is_file()
+    return (PACK / "bin" / named("agent", agent).program).is_file()
 
 
 @pytest.fixture(scope="module")

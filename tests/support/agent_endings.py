@@ -29,7 +29,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.agent_session import AgentService, AgentSession
-from harbortrainer.rollout.agents import PORT, PROGRAMS, check_agent
+from harbortrainer.rollout.agents import PORT, check_agent, named
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.trial import LocalHost
 from harbortrainer.rollout.venue import RunParts
@@ -282,7 +282,7 @@ def _disconnects(live: Live) -> Said:
 def _breaks(agent: str, folder: Path) -> dict[str, Any]:
     """A pack whose program breaks before its first call, as Harbor's own install of mini-swe-agent does."""
     (folder / "pack" / "bin").mkdir(parents=True)
-    program = folder / "pack" / "bin" / PROGRAMS[agent].program
+    program = folder / "pack" / "bin" / named("agent", agent).program
     program.write_text("#!/bin/sh\necho ModuleNotFoundError: No module named mcp\nexit 1\n")
     program.chmod(0o755)
     return {"agents_dir": str(folder / "pack")}

@@ -1,7 +1,9 @@
 """Functions as a user brings them, by file."""
 
 from collections.abc import Sequence
+from typing import Any
 
+from harbortrainer.backend.own_loss import LossSequence
 from harbortrainer.learning.trajectory import Trajectory, TrialName
 
 
@@ -21,3 +23,11 @@ def later(rewards: Sequence[float], trajectories: Sequence[Trajectory]) -> list[
 
 def by_member(trajectory: Trajectory) -> float:
     return 0.5 * TrialName.parse(trajectory.trial_name).member
+
+
+def importance_sampling(sequences: Sequence[LossSequence]) -> tuple[Any, dict[str, float]]:
+    """The server's loss importance_sampling with loss_norm=token_mean; torch's methods alone."""
+    n = sum(int(one.action_T.sum()) for one in sequences)
+    ratios = [((one.logprobs_T - one.sampled_logprobs_T).exp(), one) for one in sequences]
+    loss = -sum((ratio * one.advantages_T * one.action_T).sum() for ratio, one in ratios) / n
+    return loss, {"observed": float(sum(int(one.observation_T.sum()) for one in sequences))}

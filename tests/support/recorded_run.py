@@ -16,6 +16,7 @@ from harbor.models.task.config import TaskConfig
 from harbor.models.trial.config import TrialConfig
 from harbor.models.trial.result import ExceptionInfo
 from harbor.trial.hooks import TrialEvent
+from tinker.lib.public_interfaces.training_client import TrainingClient
 
 from harbortrainer.backend.connect import Api
 from harbortrainer.backend.contract import TINKER_DOCUMENTS, Contract
@@ -108,6 +109,18 @@ class FakeServer:
         self._note("forward_backward", datums=len(datums))
         outputs = [{"logprobs": _tensor(len(d.model_input.to_ints()))} for d in datums]
         return Answer(SimpleNamespace(loss_fn_outputs=outputs, metrics={}))
+
+    def forward_backward_custom(self, datums: list[tinker.Datum], loss_fn: Any) -> Answer[Any]:
+        """The SDK's own arithmetic on this server's logprobs; needs torch."""
+        logprobs = tinker.types.ForwardBackwardOutput(
+            loss_fn_output_type="", metrics={}, loss_fn_outputs=[
+                {"logprobs": _tensor(len(d.model_input.to_ints()))} for d in datums
+            ],
+        )  # fmt: skip
+        computed = TrainingClient._compute_custom_loss(datums, loss_fn, logprobs)
+        answer = self.forward_backward(computed.data, "cross_entropy", None)
+        answer._value.metrics |= computed.metrics | {"loss:sum": computed.loss_sum, "surrogate_loss:sum": 0.0}
+        return answer
 
     def forward(self, datums: Sequence[tinker.Datum], loss_fn: str) -> Answer[Any]:
         self._note("forward", datums=len(datums), loss_fn=loss_fn)

@@ -25,12 +25,13 @@ from harbortrainer.docker.listener import NoPython, ShutOut
 from harbortrainer.docker.preflight import Findings, capacity, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.plugins import known
 from harbortrainer.policy.api.exchange import Over
 from harbortrainer.policy.api.gate import check_agents
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout import agent_session, installed
 from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
-from harbortrainer.rollout.agents import MOUNT, PROGRAMS, agent_memory, check_agent
+from harbortrainer.rollout.agents import MOUNT, agent_memory, check_agent, named
 from harbortrainer.rollout.environment import check_agent_tasks, environment_config, with_agent
 from harbortrainer.rollout.outcome import UNANSWERED
 from harbortrainer.run.agent_pack import KEY, NAME, agent_versions, check_pack, pack_digest, packed_version
@@ -100,7 +101,7 @@ def test_an_environment_gets_the_programs_and_their_memory(tmp_path: Path, pack:
     task = write_task(tmp_path / "hello", toml=MEMORY)
     own = {"mounts": [{"type": "bind", "source": "/data", "target": "/data"}]}
     made = with_agent(environment_config("docker", own, task, "r"), task, config(agents_dir=str(pack)))
-    assert made.override_memory_mb == 1024 + PROGRAMS["codex"].memory_mb
+    assert made.override_memory_mb == 1024 + named("agent", "codex").memory_mb
     assert [(one["target"], one.get("read_only", False)) for one in made.mounts or ()] == [
         ("/data", False), (MOUNT, True),
     ]  # fmt: skip
@@ -394,7 +395,7 @@ def test_a_run_continues_only_with_the_same_programs(pack: Path) -> None:
 
 def test_the_agents_memory_counts_before_a_run_and_for_auto(tmp_path: Path) -> None:
     task, free = write_task(tmp_path / "hello", toml=MEMORY), write_task(tmp_path / "free")
-    assert agent_memory(config()) == PROGRAMS["codex"].memory_mb
+    assert agent_memory(config()) == named("agent", "codex").memory_mb
     assert agent_memory(config(agent="terminus-2")) == 0
     assert task_needs(task, {}, 512).memory_mb == 1024 + 512
     assert task_needs(task, {"override_memory_mb": 700}, 512).memory_mb == 700
@@ -415,7 +416,7 @@ def test_the_runs_record_names_its_agent_with_the_packed_version(pack: Path) -> 
     assert packed_version(str(pack), "opencode") == packed_version(None, "codex") == ""
 
 
-@pytest.mark.parametrize("agent", PROGRAMS)
+@pytest.mark.parametrize("agent", known("agents"))
 def test_every_agent_has_a_lock_that_names_no_registry(agent: str) -> None:
     folder = ROOT / "scripts" / "agents" / agent
     texts = [path.read_text() for path in folder.iterdir()]

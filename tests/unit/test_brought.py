@@ -9,8 +9,9 @@ import pytest
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import assemble, has_signal
-from harbortrainer.learning.brought import bring, check_same, sources, with_reward
+from harbortrainer.learning.brought import function, functions, with_reward
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
+from harbortrainer.plugins import bring, check_same
 
 OWN = Path(__file__).parents[1] / "support" / "own_functions.py"
 
@@ -71,8 +72,8 @@ def test_another_answer_is_refused(tmp_path: Path, answer: str, words: str) -> N
 
 
 def test_what_a_function_adds_counts_where_all_of_a_group_have_it() -> None:
-    function = bring("reward", f"{OWN}:by_member")
-    asked = [with_reward(function, trial(number, 0.0)) for number in range(2)]
+    added = function("reward", f"{OWN}:by_member")
+    asked = [with_reward(added, trial(number, 0.0)) for number in range(2)]
     assert [one.shaping for one in asked] == [{"reward": 0.0}, {"reward": 0.5}]
     own = config(reward=f"{OWN}:by_member")
     assert list(assemble([group_trajectories("task", asked)], own).rewards.values()) == [0.0, 0.5]
@@ -82,24 +83,25 @@ def test_what_a_function_adds_counts_where_all_of_a_group_have_it() -> None:
 
 @pytest.mark.parametrize("answer", ["None", "'1'", "float('inf')", "[1.0]"])
 def test_no_number_is_refused(tmp_path: Path, answer: str) -> None:
-    function = bring("reward", written(tmp_path, f"def f(trajectory): return {answer}"))
+    added = function("reward", written(tmp_path, f"def f(trajectory): return {answer}"))
     with pytest.raises(UserError, match=r"reward=.*own.py:f: returned .* for s000000-p00-g00; return a finite number"):
-        with_reward(function, trial(0, 1.0))
+        with_reward(added, trial(0, 1.0))
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("mean", "give MODULE:FUNCTION or path/to/FILE.py:FUNCTION"),
+        ("mean", "give MODULE:NAME or path/to/FILE.py:NAME"),
         ("nowhere.py:f", "there is no file .*nowhere.py"),
         ("no_such_module:f", "there is no module no_such_module; install it"),
-        ("math:no_such_function", "math has no function no_such_function"),
-        (f"{OWN}:Sequence.x", "has no function Sequence.x"),
+        ("math:no_such_function", "math has no no_such_function"),
+        (f"{OWN}:Sequence.x", "has no Sequence.x"),
+        ("math:pi", "it is no function, but of type float"),
     ],
 )
 def test_what_cannot_be_found_is_refused(text: str, words: str) -> None:
     with pytest.raises(UserError, match=f"advantage={text}: .*{words}|advantage=.*{words}"):
-        bring("advantage", text)
+        function("advantage", text)
 
 
 def test_an_error_of_the_users_code_is_shown_as_it_is(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_a_package_of_somebody_else_is_found_by_its_module(tmp_path: Path, monke
 
 def test_other_code_is_another_run(tmp_path: Path) -> None:
     text = written(tmp_path, "def f(rewards, trajectories): return rewards")
-    before = sources(config(advantage=text))
+    before = {field: one.source for field, one in functions(config(advantage=text)).items()}
     check_same({"advantage": bring("advantage", text)}, before)
     check_same({"advantage": bring("advantage", text)}, {})
     bring.cache_clear()

@@ -2,7 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "src" / "harbortrainer"
 FLOORS = [  # a module or package imports only what stands in a line above its own
     {"commands", "errors", "setting", "stats"},
-    {"config", "durable"},
+    {"config", "durable", "plugins"},
     {"harbor", "learning", "stopping"},
     {"cli", "docker", "policy", "tasks"},
     {"backend", "rollout", "run"},
@@ -21,6 +22,7 @@ FLOORS = [  # a module or package imports only what stands in a line above its o
     {"doctor", "training"},
     {"evaluation", "planning", "replay", "sft"},
     {"train"},
+    {"face"},
 ]
 # What runs trials in containers: only these modules and packages may name Docker or Harbor, and import from them.
 ROOMS = {
@@ -29,7 +31,7 @@ ROOMS = {
     "rollout.outcome", "rollout.phases", "rollout.reward_files", "rollout.terminal", "rollout.trial",
     "rollout.verifier_network", "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues.harbor",
     "venues.hosts.afterwards", "venues.hosts.facts", "venues.hosts.messages", "venues.hosts.node",
-    "venues.hosts.ray_cluster",
+    "venues.hosts.ray_cluster", "venues.programs",
 }  # fmt: skip
 # Names that users or libraries have given, once or twice each; none of these imports one of the rooms.
 QUOTES = {
@@ -38,7 +40,6 @@ QUOTES = {
     "config": "values of environment_type, sources of tasks_dir",
     "run.metrics": "the metric orchestrator/docker_client_cpu_ms_per_turn",
     "tasks.task": "the venue of tasks in old run directories",
-    "tasks.venue": "the registry",
     "watch.capture": "a logger",
 }
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
@@ -50,7 +51,7 @@ def imported(folder: Path) -> Iterator[tuple[str, str]]:
     for name, path in modules.items():
         for module in named(path.read_text()):
             head, _, rest = module.partition(".")
-            if head == folder.name:
+            if head == folder.name and name != "__init__":  # which shows the face, when it is asked for
                 yield name, rest if rest in modules else rest.rpartition(".")[0] or rest
 
 
@@ -91,7 +92,7 @@ def circle(folder: Path) -> list[str]:
 
 def test_every_import_points_down() -> None:
     assert {room(one) for pair in imported(PACKAGE) for one in pair} <= FLOOR.keys()
-    assert {path.stem for path in PACKAGE.iterdir()} - {"__init__", "__pycache__"} == FLOOR.keys()
+    assert {path.stem for path in PACKAGE.iterdir()} - {"__init__", "__pycache__", "py"} == FLOOR.keys()
     assert arrows_up(PACKAGE) == []
 
 
@@ -141,6 +142,45 @@ def test_one_module_alone_names_ray() -> None:
     named = re.compile(r"import ray\b|from ray\b|import_module\(f?[\"']ray")
     paths = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if named.search(path.read_text())]
     assert paths == ["venues/hosts/ray_cluster.py"]
+
+
+def plugged_in() -> dict[str, str]:
+    """The module of each part that this package finds by an entry point."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    return {
+        value.partition(":")[0].removeprefix("harbortrainer."): f"{group}: {name}"
+        for group, entries in groups.items()
+        for name, value in entries.items()
+    }
+
+
+def naming_plugins(folder: Path, parts: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Modules outside a part's own package that import its module, or have its path in a text."""
+    found = {(one, other) for one, other in imported(folder) if other in parts}
+    for path in folder.rglob("*.py"):
+        name, text = ".".join(path.relative_to(folder).with_suffix("").parts), path.read_text()
+        found |= {(name, part) for part in parts if f'"harbortrainer.{part}' in text}
+    return {(one, other) for one, other in found if one.rpartition(".")[0] != other.rpartition(".")[0]}
+
+
+def test_no_module_names_a_part_that_is_found_by_its_entry_point() -> None:
+    assert naming_plugins(PACKAGE, plugged_in()) == {
+        ("doctor.docker", "venues.harbor"),  # what a command is about
+        ("doctor.hosts", "venues.harbor"),  # the command `doctor hosts` is about this kind of hosts alone
+        ("doctor.hosts", "venues.hosts.ray_cluster"),
+        ("venues.hosts.ray_cluster", "venues.harbor"),  # each host runs trials as one machine does
+    }
+    texts = {path: path.read_text() for path in (PACKAGE / "cli").rglob("*.py")}
+    assert [path.name for path, text in texts.items() if '"tau' in text or "codex" in text] == []
+
+
+def test_a_named_part_is_seen(knotted: Path) -> None:
+    (knotted / "stopping.py").write_text("from harbortrainer.learning.b import f")
+    (knotted / "train.py").write_text('load("harbortrainer.learning.b:VENUE")')
+    assert naming_plugins(knotted, {"learning.b": "venues: b"}) == {
+        ("stopping", "learning.b"),
+        ("train", "learning.b"),
+    }
 
 
 def test_a_name_outside_the_rooms_is_seen(knotted: Path) -> None:

@@ -103,6 +103,7 @@ async def test_what_runs_log_is_what_is_documented(
     logged |= turn_metrics([WITH_TOOLS]).keys()  # no task of these runs has tools
     logged |= agent_metrics([IN_CONTAINER]).keys()
     logged |= hosts_metrics().keys()  # they run on this machine
+    logged |= {"loss/margin"}  # of a user's function, which needs torch: tests/unit/test_own_loss.py
     floors = [Task(name, name, "", source=name, side="test", floor=0.5, clean=True) for name in ("a", "b")]
     groups, breakdown = [TrajectoryGroup(task.name, (WITH_TOOLS,)) for task in floors], Breakdown(floors)
     logged |= breakdown.batch(groups).keys() | breakdown.evaluation(groups).keys()

@@ -19,7 +19,7 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.api.exchange import Exchange, Over
 from harbortrainer.policy.api.gate import FEWEST, judge
 from harbortrainer.policy.api.normal import Malformed
-from harbortrainer.policy.api.service import WIRES
+from harbortrainer.policy.api.service import wires
 from tests.conftest import ROOT
 from tests.support.wire_parts import exchange_of
 
@@ -40,7 +40,7 @@ async def replayed(name: str) -> tuple[Exchange, list[list[int]]]:
     said = iter([record["said"] for record in records])
     exchange, client = exchange_of(lambda request: next(said))
     for record in records:
-        asked = WIRES[record["path"]].read(record["body"])
+        asked = wires()[record["path"]].read(record["body"])
         await exchange.say(asked.messages, asked.tools, asked_max_tokens=asked.max_tokens)
     return exchange, [request.prompt_T for request in client.requests]
 
@@ -84,7 +84,7 @@ async def test_a_wire_that_changes_the_answers_is_seen_and_stops_the_run() -> No
     for record in records:
         items = record["body"]["input"]
         record["body"]["input"] = [item for item in items if item.get("role") != "assistant"]
-        asked = WIRES[record["path"]].read(record["body"])
+        asked = wires()[record["path"]].read(record["body"])
         await exchange.say(asked.messages, asked.tools)
     stats = exchange.stats
     assert stats["wire_foreign"] == 3 and stats["wire_matched"] == 1 and stats["wire_tokens_per_unique_token"] > 1.8
@@ -144,7 +144,7 @@ async def test_garbled_requests_are_answered_or_refused(name: str) -> None:
     for _ in range(20):
         for record in recorded(name)[-2:]:
             try:
-                asked = WIRES[record["path"]].read(garbled(record["body"], rng))
+                asked = wires()[record["path"]].read(garbled(record["body"], rng))
                 await exchange.say(asked.messages, asked.tools, asked_max_tokens=asked.max_tokens)
                 outcomes.add("answered")
             except REFUSALS as refused:

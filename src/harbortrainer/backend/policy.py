@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,6 +21,7 @@ from harbortrainer.backend.datum import (
     trained_logprobs,
 )
 from harbortrainer.backend.faults import SDK_ERRORS, forgotten, no_weights, plain
+from harbortrainer.backend.own_loss import OwnLoss
 from harbortrainer.backend.sessions import api_key
 from harbortrainer.config import RunSettings
 from harbortrainer.errors import BackendError, ServerLost, UserError, WeightsGone
@@ -134,6 +135,26 @@ class PolicyTrainer:
         """One optimizer step on the loss summed over tokens. Submits both requests before it awaits either."""
         datums = await asyncio.to_thread(self._datums, sequences_D, loss_fn)  # trials run meanwhile
         forward = self._client.forward_backward(datums, loss_fn, loss_fn_config)  # pyright: ignore[reportArgumentType]
+        return await self._stepped(sequences_D, forward, adam)
+
+    async def update_by(self, own: OwnLoss, adam: tinker.AdamParams) -> UpdateResult:
+        """One optimizer step on a user's loss of one minibatch: two passes. Raises what the function raised."""
+        datums = await asyncio.to_thread(self._datums, own.sequences_D, CROSS_ENTROPY)
+        try:
+            result = await self._stepped(own.sequences_D, self._client.forward_backward_custom(datums, own), adam)
+        except BackendError:
+            if own.error is not None:
+                raise own.error from None
+            raise
+        result.metrics.pop("server/surrogate_loss_sum", None)  # of the SDK, without a meaning
+        return replace(result, metrics=result.metrics | own.metrics)
+
+    async def _stepped(
+        self,
+        sequences_D: Sequence[TrainingSequence],
+        forward: Awaitable[tinker.types.ForwardBackwardOutput],
+        adam: tinker.AdamParams,
+    ) -> UpdateResult:
         step = self._client.optim_step(adam)
         output = await self._backend.wait("forward_backward", forward, self._limits.update_sec)
         logprobs_D = tuple(trained_logprobs(s, o) for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True))

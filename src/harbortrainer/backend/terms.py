@@ -78,6 +78,10 @@ def agree_on_sft(config: SftConfig, kind: ServerKind, contract: Contract, max_co
 
 
 def _loss_problems(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str]:
+    if config.loss is not None:
+        if "cross_entropy" not in contract.losses or contract.reduction != "sum":
+            yield f"loss={config.loss}: needs the loss cross_entropy, summed, which {kind.name} does not give; {DOCTOR}"
+        return
     if config.loss_fn not in contract.losses:
         offered = ", ".join(sorted(set(contract.losses) - {"cross_entropy"})) or "none known"
         yield f"loss_fn={config.loss_fn}: not on {kind.name}; use one of: {offered}"
@@ -150,7 +154,7 @@ def context_problem(config: RunSettings, kind: ServerKind, max_context: int | No
 
 def _loss(config: Config, contract: Contract) -> dict[str, Any]:
     return {
-        "loss_fn": config.loss_fn,
+        "loss_fn": config.loss_fn if config.loss is None else config.loss,
         **(loss_settings(config) or dict.fromkeys(CLIP_SETTINGS)),
         "reduction": "sum over tokens and datums",
         "server_reduction": contract.reduction,

@@ -20,9 +20,10 @@ from chz.blueprint import (
 )
 
 from harbortrainer.cli.secrets import secret_problems
-from harbortrainer.config import AUTO, Config, RunSettings
+from harbortrainer.config import AUTO, SETTINGS, Config, RunSettings
 from harbortrainer.errors import UserError, refuse
 from harbortrainer.learning.treatment import outcome_problems
+from harbortrainer.plugins import Group, known, unknown
 from harbortrainer.setting import FORMER, changed, problems, settings, url_problem
 
 
@@ -147,6 +148,7 @@ def validate(config: Config) -> None:
     found = [
         *problems(config),
         *outcome_problems(config.outcome_policy),
+        *_parts(config),
         *_agent(config),
         *_learning(config),
         *_off_policy(config),
@@ -157,6 +159,15 @@ def validate(config: Config) -> None:
         *run_problems(config),
     ]
     refuse(found)
+
+
+def _parts(config: Config) -> Iterator[str]:
+    """Names of parts that nothing has."""
+    groups: tuple[tuple[Group, str], ...] = (("agents", "agent"), ("hosts", "hosts"))
+    for group, field in groups:
+        name, usual = getattr(config, field), SETTINGS[field].default
+        if name != usual and ":" not in name and name not in known(group):
+            yield unknown(group, field, name, usual)
 
 
 def _agent(config: Config) -> Iterator[str]:
@@ -173,6 +184,10 @@ def _agent(config: Config) -> Iterator[str]:
 
 
 def _learning(config: Config) -> Iterator[str]:
+    if config.loss is not None:
+        names = ("loss_fn", "loss_norm", "clip_low_threshold", "clip_high_threshold", "importance_cap")
+        for setting in changed(config, *names):
+            yield f"{setting}: without effect while loss={config.loss}; leave it out"
     yield from _sources_of_signal(config)
     if config.group_size == 1 and config.reward_weight:
         yield "group_size=1: a group of one has no advantage over itself, nothing is learned; use 2 or more"
@@ -205,8 +220,6 @@ def _hosts(config: Config) -> Iterator[str]:
     """What trials on other machines cannot do."""
     if config.hosts == "none":
         return
-    if all(source.startswith("tau:") for source in config.tasks_dir.split(",")):
-        yield f"hosts={config.hosts}: conversations run in this process, wherever hosts are; leave it out"
     if not config.local_environments:
         yield f"environment_type={config.environment_type}: a sandbox service needs no hosts; leave hosts out"
     if config.n_parallel_envs == AUTO:

@@ -182,7 +182,7 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
         try:
             load_environment()
             with disk_errors():
-                return asyncio.run(_until_stopped(prepare(), stop))
+                return asyncio.run(until_stopped(prepare(), stop))
         finally:
             sys.stdout.flush()  # at exit a closed pipe could not be caught
     except UserError as error:
@@ -201,7 +201,7 @@ def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | No
         return stop.status or SIGNAL_STATUS
 
 
-async def _until_stopped(work: Coroutine[Any, Any, int], stop: Stop) -> int:
+async def until_stopped[T](work: Coroutine[Any, Any, T], stop: Stop) -> T:
     """Run the work; a stop cancels it once, unless the work handles `stop` itself."""
     task = asyncio.ensure_future(work)
     stop.cancels(task)

@@ -9,7 +9,8 @@ from harbortrainer.docker.listener import listener_problem
 from harbortrainer.docker.one_off import start_problem
 from harbortrainer.docker.preflight import task_needs
 from harbortrainer.errors import UserError
-from harbortrainer.rollout.agents import MOUNT, PROGRAMS, TERMINUS, check_agent, mounts, program_of
+from harbortrainer.plugins import known
+from harbortrainer.rollout.agents import MOUNT, TERMINUS, check_agent, mounts, named, program_of
 from harbortrainer.run.agent_pack import packed_version
 
 
@@ -20,7 +21,7 @@ def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
     """
     problem = listener_problem()
     way = f"a relay in their containers ({problem})" if problem else "a socket in their containers' network"
-    lines = [f"agents: {TERMINUS} from this process; {', '.join(PROGRAMS)} through {way}"]
+    lines = [f"agents: {TERMINUS} from this process; {', '.join(known('agents'))} through {way}"]
     if config.agents_dir is not None:
         lines.append(f"packed in {config.agents_dir}: {', '.join(_packed(config.agents_dir)) or 'none'}")
     check_agent(config)
@@ -31,13 +32,13 @@ def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
 
 def _packed(agents_dir: str) -> list[str]:
     """Agents with their versions and memory."""
-    known = {name: packed_version(agents_dir, name) for name in PROGRAMS}
-    return [f"{name} {version} ({PROGRAMS[name].memory_mb} MB)" for name, version in known.items() if version]
+    packed = {name: version for name in known("agents") if (version := packed_version(agents_dir, name))}
+    return [f"{name} {version} ({named('agent', name).memory_mb} MB)" for name, version in packed.items()]
 
 
 def _started(config: Config, tasks: Sequence[Path]) -> str:
     """In how many images the program starts, within its task's memory. Raises UserError with a line for each other."""
-    program = PROGRAMS[config.agent]
+    program = named("agent", config.agent)
     command = f'PATH="{MOUNT}/bin:$PATH"; {program.program} --help'
     images: dict[tuple[str, int], str] = {}  # and memory, to the name of a task
     missing = 0

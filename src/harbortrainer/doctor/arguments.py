@@ -5,7 +5,7 @@ from typing import Any
 import chz
 
 from harbortrainer.cli.output import JSON
-from harbortrainer.config import ABOVE_0_OR_AUTO, Agent, Auto, Endpoint
+from harbortrainer.config import ABOVE_0_OR_AUTO, Auto, Endpoint
 from harbortrainer.docker import UNUSED_DAYS
 from harbortrainer.setting import ABOVE_0, Check, field
 
@@ -36,7 +36,7 @@ class DockerArgs:
         8, "trials whose agent or verifier runs at once; auto = the bound of a run with auto", check=ABOVE_0_OR_AUTO
     )
     environment_kwargs: dict[str, Any] = field({}, "those of the run: environment_kwargs.override_memory_mb=VALUE")
-    agent: Agent = field("terminus-2", "that of the run; its program is started in the tasks' images")
+    agent: str = field("terminus-2", "that of the run; its program is started in the tasks' images")
     agents_dir: str | None = field(None, "that of the run: folder of agents' programs")
 
 

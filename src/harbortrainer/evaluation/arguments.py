@@ -82,9 +82,14 @@ def parse(argv: Sequence[str]) -> EvalArgs:
                 f"{name}={getattr(args, name)}: {args.out} was started with {name}={saved[name]}; leave it out or "
                 "choose another out"
             )
+    check(args)
+    return args
+
+
+def check(args: EvalArgs) -> None:
+    """Raise UserError for values that cannot be, alone or together."""
     refuse([*problems(args), *_between(args)])
     validate(trainer_config(args, args.model_name or "?"))
-    return args
 
 
 def trainer_config(args: EvalArgs, model_name: str) -> Config:

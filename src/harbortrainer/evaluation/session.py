@@ -22,11 +22,13 @@ from harbortrainer.evaluation.arguments import EvalArgs, trainer_config
 from harbortrainer.evaluation.oracle import load_solutions
 from harbortrainer.evaluation.policies import Subject, sampled
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
+from harbortrainer.plugins import Brought, check_same
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
 from harbortrainer.policy.users import FIELDS as USER_FIELDS
 from harbortrainer.policy.users import as_trained, refuse_unused
+from harbortrainer.rollout.brought import KEY, brought
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
@@ -59,6 +61,7 @@ class EvalPlan:
     tasks: list[Task]
     config: Config
     continued: bool  # it has a directory already
+    brought: dict[str, Brought]  # from outside of this package, by setting
 
     @property
     def needs_server(self) -> bool:
@@ -66,7 +69,13 @@ class EvalPlan:
 
 
 async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
-    """Exit status: 0 done, 1 a task has no graded trial. Raises UserError for what the user can mend."""
+    """Run an evaluation. Exit status: 0 done, 1 a task has no graded trial. Raises UserError."""
+    status, _ = await evaluated(args, outside)
+    return status
+
+
+async def evaluated(args: EvalArgs, outside: Outside | None = None) -> tuple[int, Path]:
+    """Run an evaluation. Exit status and directory. Raises UserError for what the user can mend."""
     display, outside = Display(), outside or Outside()
     plan = make_plan(args)
     config, venues = plan.config, venues_of(plan.tasks, outside.venues)
@@ -88,7 +97,7 @@ async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
     write_json(run.path / RESULT, value)
     results.show(value)
     display.say(f"done; {RESULT} is in {run.path}")
-    return 1 if any(policy["tasks_ungraded"] for policy in value["policies"]) else 0
+    return int(any(policy["tasks_ungraded"] for policy in value["policies"])), run.path
 
 
 def _solutions(plan: EvalPlan, template: ChatTemplate, display: Display) -> Solutions:
@@ -133,7 +142,9 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     refuse_unused(config, tasks)
     if runs := [Path(subject.run) for subject in subjects if subject.run]:
         config = _with_user(as_trained(config, last_values(RunDirectory(runs[0])), tasks), saved.get("user"))
-    return EvalPlan(args, subjects, sources, tasks, config, continued)
+    found = brought(config, tasks)
+    check_same(found, saved.get(KEY, {}))
+    return EvalPlan(args, subjects, sources, tasks, config, continued, found)
 
 
 def _with_user(config: Config, before: Mapping[str, Any] | None) -> Config:
@@ -183,6 +194,7 @@ def _directory(plan: EvalPlan) -> RunDirectory:
             "subjects": list(map(asdict, plan.subjects)),
             "tasks": tasks,
             "user": {name: getattr(plan.config, name) for name in USER_FIELDS},
+            KEY: {name: one.source for name, one in plan.brought.items()},
         },  # "the last checkpoint" stays the same
         SOURCES_FILE: sources_record(plan.sources, {}),
     }

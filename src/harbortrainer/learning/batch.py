@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from harbortrainer.config import Config
-from harbortrainer.learning.brought import advantages_of, bring
+from harbortrainer.learning.brought import advantages_of, function
 from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, training_sequences
 from harbortrainer.learning.trajectory import JUDGE, REWARD, TAXONOMY, Trajectory, TrajectoryGroup, is_constant
 from harbortrainer.learning.treatment import outcome_policy
@@ -97,7 +97,7 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
 def _advantages(group: TrajectoryGroup, config: Config) -> list[np.ndarray]:
     """For each trajectory an array of one number, or of one a turn."""
     if config.advantage is not None:
-        return advantages_of(bring("advantage", config.advantage), group)
+        return advantages_of(function("advantage", config.advantage), group)
     baseline, by_std = config.advantage_baseline, config.normalize_advantages_by_std
     return [np.array([one]) for one in group_advantages(group.rewards_G, baseline=baseline, by_std=by_std)]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from harbortrainer.config import Config
 from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.trajectory import TrialName
 
 
 def normalize(
@@ -37,20 +38,28 @@ def optimizer_batches(
 ) -> list[list[TrainingSequence]]:
     """The sequences of each optimizer step of the batch `step`: seeded minibatches, normalized by `loss_norm`.
 
+    For a `loss` of the user's they have whole groups, and advantages as they are.
+
     Trials that are `left_out` do not count in the normalization. A minibatch of nothing else takes no step.
     """
-    parts = minibatches(sequences_D, config.num_substeps, np.random.default_rng([config.seed, step, 1]))
+    rng = np.random.default_rng([config.seed, step, 1])
+    parts = minibatches(sequences_D, config.num_substeps, rng, whole_groups=config.loss is not None)
     kept = [[sequence for sequence in part if sequence.trial_name not in left_out] for part in parts]
-    return [normalize(part, config.loss_norm) for part in kept if part]
+    norm = config.loss_norm if config.loss is None else "token_sum"
+    return [normalize(part, norm) for part in kept if part]
 
 
 def minibatches(
-    sequences_D: Sequence[TrainingSequence], num_substeps: int, rng: np.random.Generator
+    sequences_D: Sequence[TrainingSequence], num_substeps: int, rng: np.random.Generator, *, whole_groups: bool = False
 ) -> list[list[TrainingSequence]]:
-    """Shuffle whole trajectories into at most `num_substeps` parts of nearly equal number; no part is empty."""
+    """Shuffle whole trajectories, or groups, into at most `num_substeps` parts of nearly equal number, none empty."""
     if not sequences_D:
         return []
-    names = sorted({s.trial_name for s in sequences_D})
+
+    def name_of(sequence: TrainingSequence) -> str:
+        return str(TrialName.parse(sequence.trial_name).group) if whole_groups else sequence.trial_name
+
+    names = sorted(set(map(name_of, sequences_D)))
     rng.shuffle(names)
     parts = [set(part.tolist()) for part in np.array_split(np.array(names), min(num_substeps, len(names)))]
-    return [[s for s in sequences_D if s.trial_name in part] for part in parts]
+    return [[s for s in sequences_D if name_of(s) in part] for part in parts]

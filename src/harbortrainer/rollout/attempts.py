@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from harbortrainer.learning.brought import bring, with_reward
+from harbortrainer.learning.brought import function, with_reward
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
 from harbortrainer.policy.judge import Judge
@@ -137,9 +137,9 @@ class Attempts:
             return trajectory
         try:
             judged = await self.judge.shaped(trajectory) if self.judge is not None else trajectory
-            if (function := self.settings.config.reward) is None:
+            if (name := self.settings.config.reward) is None:
                 return judged
-            return await asyncio.to_thread(with_reward, bring("reward", function), judged)
+            return await asyncio.to_thread(with_reward, function("reward", name), judged)
         except asyncio.CancelledError:
             await self._end_cancelled(request, trajectory)
             raise

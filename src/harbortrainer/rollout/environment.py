@@ -15,6 +15,7 @@ from harbortrainer.config import Config
 from harbortrainer.docker.compose import COMPOSE, read_compose
 from harbortrainer.docker.preflight import network_modes
 from harbortrainer.errors import UserError
+from harbortrainer.plugins import FORM, bring
 from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.rollout.agents import TERMINUS, check_agent, mounts, program_of
@@ -56,6 +57,8 @@ def environment_config(
     `environment_kwargs` sets fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the
     environment, here `EngineOptions`. Raises UserError: unknown type or option, wrong value, allowlist on Docker.
     """
+    if ":" in environment_type:
+        return _config(environment_kwargs, {}, import_path=_brought(environment_type))
     chosen = _environment_type(environment_type)
     if chosen is not EnvironmentType.DOCKER:
         return _config(environment_kwargs, {}, type=chosen)
@@ -112,7 +115,8 @@ def check_agent_tasks(task_dirs: Iterable[Path], config: Config, template: ChatT
 
 def check_tasks(task_dirs: Iterable[Path], environment_type: str, environment_kwargs: Mapping[str, Any]) -> None:
     """Check that the environment supports all tasks. Raises one UserError that names every fault."""
-    _check_sandboxes(_environment_type(environment_type))
+    if ":" not in environment_type:
+        _check_sandboxes(_environment_type(environment_type))
     faults: dict[str, None] = {}
     for task_dir in task_dirs:
         try:
@@ -149,8 +153,18 @@ def _check_sandboxes(kind: EnvironmentType) -> None:
 def _environment_type(name: str) -> EnvironmentType:
     valid = [member.value for member in EnvironmentType]
     if name not in valid:
-        raise UserError(f"environment_type={name}: unknown{_near(name, valid)}; one of {', '.join(valid)}")
+        raise UserError(f"environment_type={name}: unknown{_near(name, valid)}; one of {', '.join(valid)}; or {FORM}")
     return EnvironmentType(name)
+
+
+def _brought(text: str) -> str:
+    """The path by which Harbor imports an environment's class from outside. Raises UserError."""
+    from harbor.environments.base import BaseEnvironment
+
+    kind = bring("environment_type", text).value
+    if not (isinstance(kind, type) and issubclass(kind, BaseEnvironment)):
+        raise UserError(f"environment_type={text}: no subclass of harbor.environments.base.BaseEnvironment")
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _near(name: str, valid: Iterable[str]) -> str:

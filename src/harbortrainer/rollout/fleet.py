@@ -40,6 +40,18 @@ class Host(venue.Host, Protocol):
         """Wait for what the trials leave behind. Safe to repeat."""
 
 
+class Hosts(Protocol):
+    """A kind of hosts, as `hosts=NAME` names it."""
+
+    def check(self) -> None:
+        """Check, before anything is spent, what this machine needs. Raises UserError."""
+        ...
+
+    def cluster(self, run: venue.RunParts, place: venue.Venue) -> "Cluster":
+        """The hosts of one run. `place`: the venue of its trials, which each host has too."""
+        ...
+
+
 class Cluster(Protocol):
     """Where a run's hosts come from when they are other machines."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import functools
-import importlib
+import pkgutil
 from typing import Any, cast
 
 from harbor.agents.installed.base import BaseInstalledAgent, NonZeroAgentExitCodeError
@@ -13,7 +13,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.harbor import boundary, with_litellm
 from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.rollout.agent_session import AgentSession
-from harbortrainer.rollout.agents import MOUNT, PROGRAMS
+from harbortrainer.rollout.agents import MOUNT, PROGRAMS, Program
 
 GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try again for minutes
 LATE_GRACE_SEC = 1.0  # at the deadline, which most agents learn of only when their command ends
@@ -24,23 +24,25 @@ _SHAPES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, 
 
 def __getattr__(name: str) -> type[BaseInstalledAgent]:
     """The trainable class of an agent, which Harbor imports by name: only the chosen one's modules are imported."""
-    agent = name.replace("_", "-")
-    if agent not in PROGRAMS:
-        raise AttributeError(name)
-    return trainable(agent)
+    for program in PROGRAMS.values():
+        if program.import_path.endswith(f":{name}"):
+            return trainable(program)
+    raise AttributeError(name)
 
 
 @functools.cache
-def trainable(agent: str) -> type[BaseInstalledAgent]:
+def trainable(program: Program) -> type[BaseInstalledAgent]:
     """Harbor's class of this agent with the methods of `_Trainable`."""
     with_litellm()
-    module, name = PROGRAMS[agent].harbors
-    harbors = getattr(importlib.import_module(f"harbor.agents.installed.{module}"), name)
-    return cast("type[BaseInstalledAgent]", type(f"Trainable{name}", (_Trainable, harbors), {}))
+    harbors = pkgutil.resolve_name(program.harbors)
+    own = {"program": program}
+    return cast("type[BaseInstalledAgent]", type(f"Trainable{harbors.__name__}", (_Trainable, harbors), own))
 
 
 class _Trainable(BaseInstalledAgent):
     """`trial`: the name under which its session is registered."""
+
+    program: Program
 
     def __init__(self, *args: Any, trial: str, **named: Any) -> None:
         self._session: AgentSession = live_llm(trial)
@@ -82,12 +84,12 @@ class _Trainable(BaseInstalledAgent):
     @boundary
     async def setup(self, environment: Any) -> None:
         """Raises UserError when the program is not there."""
-        program = PROGRAMS[self.name()].program
+        program = self.program.program
         found = await environment.exec(f'PATH="{MOUNT}/bin:$PATH"; command -v {program}')
         if found.return_code != 0:
             raise UserError(
                 f"agent={self.name()}: task {environment.environment_name}: its image has no program {program}; set "
-                f"agents_dir=FOLDER, filled by scripts/agents/pack FOLDER {self.name()}"
+                f"agents_dir=FOLDER, filled by scripts/agents/pack FOLDER {self.program.name}"
             )
         await super().setup(environment)
 

@@ -97,7 +97,8 @@ class Host(Protocol):
     name: str = ""
 
     @property
-    def outages(self) -> int: ...
+    def outages(self) -> int:
+        return 0
 
     async def ready(self) -> None:
         """Return when a trial can start. Raises EnvironmentFault when the service stays away."""
@@ -118,7 +119,8 @@ class Room(Protocol):
         return ""
 
     @property
-    def outages(self) -> int: ...
+    def outages(self) -> int:
+        return 0
 
     @property
     def gate(self) -> AbstractAsyncContextManager[object]:
@@ -131,7 +133,7 @@ class Room(Protocol):
 
     def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AbstractAsyncContextManager[object]:
         """Make what the trials of these tasks need; remove it at the end of the block."""
-        ...
+        return contextlib.nullcontext()
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -156,8 +158,8 @@ class Venue(Protocol):
         """Those whose versions shape its trials."""
         ...
 
-    def find(self, given: str) -> tuple[str, str]:
-        """Path and version of the source `VENUE:NAME`. Raises UserError."""
+    def find(self, name: str, /) -> tuple[str, str]:
+        """Path and version of the source `VENUE:name`. Raises UserError."""
         ...
 
     def names(self, place: str) -> list[str]:

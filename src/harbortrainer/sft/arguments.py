@@ -28,8 +28,13 @@ class SftArgs(SftConfig):
 def checked(argv: Sequence[str]) -> SftArgs:
     """Arguments from `name=value`, checked; a continued run gives the values left out. Raises UserError."""
     args = read_run_arguments(SftArgs, SftConfig, argv)
-    refuse([*problems(args), *_between(args), *run_problems(args)])
+    check(args)
     return args
+
+
+def check(config: SftConfig) -> None:
+    """Raise UserError for values that cannot be, alone or together."""
+    refuse([*problems(config), *_between(config), *run_problems(config)])
 
 
 async def sft(args: SftArgs, stop: Stop) -> int:
@@ -39,7 +44,7 @@ async def sft(args: SftArgs, stop: Stop) -> int:
     return await dry_run(args.config) if args.dry_run else await run_sft(args.config, stop)
 
 
-def _between(args: SftArgs) -> Iterator[str]:
+def _between(args: SftConfig) -> Iterator[str]:
     if not args.data and not args.runs:
         yield "data: nothing to train on; give data=FILE.jsonl or runs=RUN_DIR"
     for setting in changed(args, "patience", "eval_every") if not args.eval_split else ():

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.errors import UserError
+from harbortrainer.plugins import known
 from harbortrainer.tasks.fetch import find_folder
 from harbortrainer.tasks.task import FOLDERS, Task
-from harbortrainer.tasks.venue import MODULES, venue
+from harbortrainer.tasks.venue import venue
 
 SOURCES_FILE = "sources.json"  # in a run directory
 
@@ -30,8 +31,8 @@ class Source:
 
 
 def find_sources(tasks_dir: str) -> list[Source]:
-    """The sources in `a,b`: VENUE:NAME, folders, `git+URL[@REV][#FOLDER]`, `[ORG/]NAME@VERSION`, fetched
-    if missing. A folder goes before a name of the registry.
+    """The sources in `a,b`: VENUE:NAME or MODULE:VENUE:NAME, folders, `git+URL[@REV][#FOLDER]`, `[ORG/]NAME@VERSION`,
+    fetched if missing. A folder goes before a name of the registry.
 
     Raises UserError.
     """
@@ -60,7 +61,7 @@ def load_sources(sources: Sequence[Source], include: Sequence[str] = (), exclude
     for source in sources:
         excluded = [name for name in names[source] if not _chosen(source.name, name, include, exclude)]
         for task in venue(source.venue).load(source.path, excluded):
-            chosen.append(replace(task, source=source.name, domain=task.domain or source.name))
+            chosen.append(replace(task, source=source.name, domain=task.domain or source.name, venue=source.venue))
     if not chosen:
         raise UserError(f"tasks_exclude={','.join(exclude)}: leaves no task of {len(found)}")
     counts = Counter(task.name for task in chosen)
@@ -85,10 +86,18 @@ def sources_record(sources: Sequence[Source], weights: Mapping[str, float]) -> l
 
 def _find(given: str) -> tuple[str, str, str]:
     """Path, version and venue of one source. Raises UserError."""
-    name, colon, _ = given.partition(":")
-    if colon and name in MODULES and not Path(given).expanduser().is_dir():
-        return *venue(name).find(given), name
-    return *find_folder(given), FOLDERS
+    if Path(given).expanduser().is_dir() or (name := _venue_in(given)) is None:
+        return *find_folder(given), FOLDERS
+    return *venue(name).find(given.removeprefix(f"{name}:")), name
+
+
+def _venue_in(given: str) -> str | None:
+    """The venue of `VENUE:NAME` or `MODULE:ATTRIBUTE:NAME`; None = the source names none."""
+    first, *rest = given.split(":", 2)
+    if rest and first in known("venues"):
+        return first
+    outside = len(rest) == 2 and rest[0].isidentifier() and (first.endswith(".py") or "/" not in first)
+    return f"{first}:{rest[0]}" if outside else None
 
 
 def _named(place: str) -> Path:

@@ -1,24 +1,16 @@
 """Venues by name: where trials take place. A venue's module is imported when a task source needs it."""
 
-import importlib
 from functools import lru_cache
 from typing import Any
 
-from harbortrainer.errors import UserError
+from harbortrainer.plugins import plugin
 from harbortrainer.tasks.identity import Identity
-from harbortrainer.tasks.task import FOLDERS, Task
-
-MODULES = {
-    FOLDERS: "harbortrainer.venues.harbor",
-    "tau": "harbortrainer.venues.tau.venue",
-}  # name -> the module whose VENUE it is
+from harbortrainer.tasks.task import Task
 
 
 def venue(name: str) -> Any:
     """The venue of this name, a `rollout.venue.Venue`. Raises UserError for an unknown one."""
-    if name not in MODULES:
-        raise UserError(f"tasks_dir: no venue is named {name}; one of {', '.join(MODULES)}")
-    return importlib.import_module(MODULES[name]).VENUE
+    return plugin("venues", "tasks_dir", name).value
 
 
 @lru_cache(maxsize=4096)

@@ -16,6 +16,7 @@ from harbortrainer.config import Config
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import make_folder, read_json, sync_folder
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.policy.users import refuse_unused
@@ -28,7 +29,7 @@ from harbortrainer.setting import changed
 from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_split, split_record, split_tasks
-from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import venue
 from harbortrainer.training.evaluation import MOST_OPEN
 from harbortrainer.training.schedule import SettingsByStep, task_order
@@ -96,6 +97,8 @@ def make_plan(config: Config) -> RunPlan:
     check_weights(config.task_weights, sources)
     tasks = load_sources(sources, config.tasks_include, config.tasks_exclude)
     refuse_unused(config, tasks)
+    if config.hosts != "none" and all(task.venue != FOLDERS for task in tasks):
+        raise UserError(f"hosts={config.hosts}: conversations run in this process, wherever hosts are; leave it out")
     train, held_out = split_tasks(
         tasks,
         config.eval_split,

@@ -14,11 +14,12 @@ from harbortrainer.backend.users import opened_users
 from harbortrainer.cli.output import counted
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
-from harbortrainer.learning.brought import KEY, brought, check_same, sources
+from harbortrainer.plugins import Brought, check_same
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.judge import Judge, open_judge, read_taxonomy
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.users import Users
+from harbortrainer.rollout.brought import KEY, brought
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
@@ -51,6 +52,7 @@ class Prepared:
     teachers: dict[str, SavedState]  # by kl_reference
     notes: list[str]
     most_agents: int  # at once
+    brought: dict[str, Brought]  # from outside of this package, by setting
 
 
 async def run_training(
@@ -86,9 +88,9 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     plan = make_plan(config)
     if config.taxonomy is not None:
         read_taxonomy(config.taxonomy)
-    functions = brought(config)
+    found = brought(config, plan.tasks)
     if plan.earlier is not None and plan.earlier.effective.exists():
-        check_same(functions, read_json(plan.earlier.effective).get(KEY, {}))
+        check_same(found, read_json(plan.earlier.effective).get(KEY, {}))
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     notes, most_agents = [], 1
     if not plan.finished:
@@ -105,7 +107,7 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
         notes = [*notes, described(start)]
     if plan.earlier is None:
         notes = [*notes, *(f"compares with {state.described}" for state in teachers.values())]
-    return Prepared(plan, template, trained, start, teachers, notes, most_agents)
+    return Prepared(plan, template, trained, start, teachers, notes, most_agents, found)
 
 
 @contextlib.asynccontextmanager
@@ -174,7 +176,9 @@ def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend
     server |= {"sampler": backend.contract.sampler} if backend.contract.sampler else {}
     adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
     effective = {"server": server, "policy": asdict(trained), "adapter": adapter} | asdict(terms)
-    effective |= recorded(prepared.start, prepared.teachers) | {KEY: sources(config)}
+    effective |= recorded(prepared.start, prepared.teachers) | {
+        KEY: {name: one.source for name, one in prepared.brought.items()}
+    }
     changed = sampler_change(workspace.run.effective, backend.contract.sampler)
     write_json(workspace.run.effective, effective)
     disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tinker
 
+from harbortrainer.backend.own_loss import OwnLoss
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.terms import adam_settings, loss_settings
 from harbortrainer.config import Config, RunSettings
 from harbortrainer.learning.batch import TrainingBatch
+from harbortrainer.learning.brought import function
 from harbortrainer.learning.datums import TrainingSequence, trainer_log_ratios
 from harbortrainer.learning.minibatches import optimizer_batches
 from harbortrainer.learning.off_policy import ratio_metrics, truncated
@@ -59,17 +61,22 @@ class Updater:
             compared = await self._references.compare(step, sequences_D, self._config)
             sequences_D, metrics, self.scored = compared.sequences_D, compared.metrics, compared.scored
         sampled_D, trained_D, too_far = sequences_D, None, set[str]()
-        if self._config.max_steps_off_policy and self._config.loss_fn == "importance_sampling":
+        corrected = self._config.loss is None and self._config.loss_fn == "importance_sampling"
+        if self._config.max_steps_off_policy and corrected:
             trained_D = await self._policy.logprobs(sampled_D)
             sequences_D, too_far = truncated(sampled_D, trained_D, self._config.importance_cap)
             metrics["off_policy/masked_trials"] = float(len(too_far))
         parts = optimizer_batches(sequences_D, self._config, step, too_far)
         results = []
+        brought = None if self._config.loss is None else function("loss", self._config.loss)
         for substep, part in enumerate(parts):
             adam = adam_at(step * self._config.num_substeps + substep, self._optimizer_steps, self._config)
-            result = await self._policy.update(
-                part, loss_fn=self._config.loss_fn, loss_fn_config=loss_settings(self._config), adam=adam
-            )
+            if brought is not None:
+                result = await self._policy.update_by(OwnLoss(brought, part), adam)
+            else:
+                result = await self._policy.update(
+                    part, loss_fn=self._config.loss_fn, loss_fn_config=loss_settings(self._config), adam=adam
+                )
             results.append(result)
             self.trials.append(list(dict.fromkeys(sequence.trial_name for sequence in part)))
             metrics |= result.metrics | {"optim/learning_rate": adam.learning_rate}

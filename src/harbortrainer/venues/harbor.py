@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harbortrainer.config import Config
+from harbortrainer.plugins import plugin
 from harbortrainer.tasks.fetch import find_folder
 from harbortrainer.tasks.folder_identity import identify_folder
 from harbortrainer.tasks.folders import folder_of, load_tasks, task_paths
@@ -13,7 +14,6 @@ from harbortrainer.tasks.task import FOLDERS, Task
 if TYPE_CHECKING:  # slow to import, and a list of tasks needs none of it
     from harbortrainer.docker.host import Host
     from harbortrainer.policy.chat_template import ChatTemplate
-    from harbortrainer.rollout.fleet import Cluster
     from harbortrainer.rollout.harbor_room import HarborRoom
     from harbortrainer.rollout.trial import NewTrial
     from harbortrainer.rollout.venue import RunParts
@@ -41,9 +41,9 @@ class HarborVenue:
     packages: tuple[str, ...] = ("harbor", "docker")
     identify = staticmethod(identify_folder)
 
-    def find(self, given: str) -> tuple[str, str]:
+    def find(self, name: str) -> tuple[str, str]:
         """Folder and version of a source. Raises UserError."""
-        return find_folder(given.removeprefix(f"{self.name}:"))
+        return find_folder(name)
 
     def names(self, place: str) -> list[str]:
         """Names of the task directories in a folder. Raises UserError."""
@@ -62,9 +62,7 @@ class HarborVenue:
         check_agent_tasks(folders, config, template)
         check_tasks(folders, config.environment_type, config.environment_kwargs)
         if config.hosts != "none":  # each host checks itself
-            from harbortrainer.venues.hosts.ray_cluster import check_ray
-
-            check_ray()
+            plugin("hosts", "hosts", config.hosts).value.check()
             return []
         if config.environment_type != "docker":
             return python_warning()
@@ -81,23 +79,9 @@ class HarborVenue:
         from harbortrainer.rollout.harbor_room import HarborRoom
         from harbortrainer.rollout.trial import new_trial
 
-        cluster = None if run.config.hosts == "none" else self._cluster(run)
+        name = run.config.hosts
+        cluster = None if name == "none" else plugin("hosts", "hosts", name).value.cluster(run, self)
         return HarborRoom(run, self._host(run.config), self.new_trial or new_trial, cluster)
-
-    def _cluster(self, run: "RunParts") -> "Cluster":
-        import chz
-
-        from harbortrainer.backend.connect import server_url
-        from harbortrainer.rollout.gates import n_containers
-        from harbortrainer.venues.hosts.messages import Job
-        from harbortrainer.venues.hosts.ray_cluster import RayCluster
-
-        config = chz.replace(run.config, hosts="none")
-        there = HarborVenue(new_trial=self.new_trial)
-        places, powers = n_containers(config), run.sampler.powers_of_two
-        server = server_url(config) if config.backend == "skyrl-tx" else ""
-        job = Job(config, run.run_id, there, self.load_template, places, powers, self.silence_sec, server)
-        return RayCluster(job, run)
 
     def _host(self, config: Config) -> "Host":
         from harbortrainer.docker.host import DockerHost, RemoteHost

@@ -5,6 +5,7 @@ a web server: runs of agents in this process never import it.
 """
 
 import asyncio
+import functools
 import hmac
 import json
 import secrets
@@ -24,9 +25,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from harbortrainer.errors import UserError
+from harbortrainer.plugins import known, plugin
 from harbortrainer.policy.api.exchange import AT_ONCE, Busy, Exchange, Over, Reply
 from harbortrainer.policy.api.normal import Malformed
-from harbortrainer.policy.api.wires import anthropic, chat, responses
 from harbortrainer.policy.api.wires.wire import Ask, Head, Wire, error
 from harbortrainer.policy.sampler import SamplingError
 
@@ -37,9 +38,14 @@ KEEP_SEC = 3600  # an idle connection stays: agents run commands between two req
 CONNECTIONS = 64  # of one trial
 IN_HAND = 2 * AT_ONCE  # requests of one trial whose bodies are read or answered
 TRIAL = "trial"  # in the state of a connection's scope
-WIRES = {"/v1/chat/completions": chat.WIRE, "/v1/responses": responses.WIRE, "/v1/messages": anthropic.WIRE}
-COUNT = "/v1/messages/count_tokens"
 _SHAPES = (Malformed, KeyError, TypeError, AttributeError)  # what `Wire.read` raises
+
+
+@functools.cache
+def wires() -> dict[str, Wire]:
+    """The wires of this package and of installed ones, by the path of their requests."""
+    found = [plugin("wires", "wires", name).value for name in known("wires")]
+    return {path: wire for wire in reversed(found) for path in (wire.path, wire.counting) if path}
 
 
 class _Refused(Exception):
@@ -155,12 +161,12 @@ async def _answer(trial: _Trial, request: Request, send: Send) -> None:
     if (method, path) == ("GET", "/v1/models"):
         model = {"id": "policy", "object": "model", "created": 0, "owned_by": "run"}
         await _respond(request, send, {"object": "list", "data": [model]})
-    elif method == "POST" and path in {*WIRES, COUNT}:
+    elif method == "POST" and (wire := wires().get(path)) is not None:
         if trial.in_hand >= IN_HAND:
             raise _Refused(429, "rate_limit_exceeded", f"{IN_HAND} requests are in hand")
         trial.in_hand += 1
         try:
-            await _Reading(trial.exchange, request, send).answer(WIRES.get(path))
+            await _Reading(trial.exchange, request, send).answer(wire, counts=path == wire.counting)
         finally:
             trial.in_hand -= 1
     elif (method, path) == ("GET", "/v1/responses"):  # a WebSocket: codex posts at once after this status alone
@@ -175,12 +181,12 @@ class _Reading:
     def __init__(self, exchange: Exchange, request: Request, send: Send) -> None:
         self._exchange, self._request, self._send = exchange, request, send
 
-    async def answer(self, wire: Wire | None) -> None:
-        """`wire`: None counts tokens. Raises _Refused, ClientDisconnect."""
+    async def answer(self, wire: Wire, *, counts: bool) -> None:
+        """Answer the request. `counts`: with the number of its tokens alone. Raises _Refused, ClientDisconnect."""
         raw = await self._body()
         with self._exchange.conversation.clocked():
-            body, asked = _read(wire or anthropic.WIRE, raw)
-        if wire is None:
+            body, asked = _read(wire, raw)
+        if counts:
             counted = asyncio.ensure_future(self._exchange.count(asked.messages, asked.tools))
             await _respond(self._request, self._send, {"input_tokens": await self._until(counted)})
             return

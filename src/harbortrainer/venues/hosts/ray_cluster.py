@@ -11,12 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import chz
+
+from harbortrainer.backend.connect import server_url
 from harbortrainer.docker.allowed import ALLOWED_FILE
 from harbortrainer.errors import UserError
 from harbortrainer.rollout.fleet import Fleet
+from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.venue import RunParts, Say
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.harbor import HarborVenue
 from harbortrainer.venues.hosts.facts import refuse_different
 from harbortrainer.venues.hosts.messages import Facts, Job, pack_folder
 from harbortrainer.venues.hosts.node import FIRST_POLL_SEC, Node
@@ -75,6 +80,25 @@ class RayLink:
     def kill(self) -> None:
         with contextlib.suppress(_ray("exceptions").RayError):
             _ray().kill(self._actor)
+
+
+@dataclass(frozen=True, slots=True)
+class RayHosts:
+    """Hosts of a Ray cluster, as `rollout.fleet.Hosts` asks for them."""
+
+    check = staticmethod(check_ray)
+
+    def cluster(self, run: RunParts, venue: HarborVenue) -> "RayCluster":
+        """The cluster for one run, whose hosts run trials as on one machine of their own."""
+        config = chz.replace(run.config, hosts="none")
+        there = HarborVenue(new_trial=venue.new_trial)
+        places, powers = n_containers(config), run.sampler.powers_of_two
+        server = server_url(config) if config.backend == "skyrl-tx" else ""
+        job = Job(config, run.run_id, there, venue.load_template, places, powers, venue.silence_sec, server)
+        return RayCluster(job, run)
+
+
+HOSTS = RayHosts()
 
 
 class RayCluster:

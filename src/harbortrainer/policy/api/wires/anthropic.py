@@ -76,4 +76,5 @@ def _failure(error: dict[str, Any]) -> str:
     return event("error", error=error["error"])
 
 
-WIRE = Wire(read, whole, stream, _failure, ping=event("ping"))
+PATH = "/v1/messages"
+WIRE = Wire(PATH, read, whole, stream, _failure, event("ping"), f"{PATH}/count_tokens")

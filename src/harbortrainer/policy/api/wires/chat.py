@@ -82,4 +82,4 @@ def _data(value: Mapping[str, Any]) -> str:
     return f"data: {json.dumps(value)}\n\n"
 
 
-WIRE = Wire(read, whole, stream, _data)
+WIRE = Wire("/v1/chat/completions", read, whole, stream, _data)

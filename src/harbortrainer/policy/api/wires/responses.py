@@ -127,4 +127,4 @@ def _failure(error: dict[str, Any]) -> str:
     return event("error", code=error["error"]["code"], message=error["error"]["message"], param=None, sequence_number=0)
 
 
-WIRE = Wire(read, whole, stream, _failure)
+WIRE = Wire("/v1/responses", read, whole, stream, _failure)

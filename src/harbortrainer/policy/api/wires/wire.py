@@ -32,13 +32,18 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Pure functions. `read` raises Malformed, or KeyError, TypeError, AttributeError for other shapes."""
+    """Pure functions. `read` raises Malformed, or KeyError, TypeError, AttributeError for other shapes.
 
+    `path`: of the requests; `counting`: of requests for the number of their tokens alone, "" = it has none.
+    """
+
+    path: str
     read: Callable[[Mapping[str, Any]], Ask]
     whole: Callable[[Head, Reply], dict[str, Any]]
     stream: Callable[[Head, Reply, Ask], Iterator[str]]
     failure: Callable[[dict[str, Any]], str]  # an error within a stream
     ping: str = ": ping\n\n"
+    counting: str = ""
 
 
 def ask(body: Mapping[str, Any], messages: Sequence[Message], tools: Sequence[Tool], *limits: str) -> Ask:

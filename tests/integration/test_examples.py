@@ -1,0 +1,145 @@
+"""The examples for real: an agent of one's own in a container, a run from Python, the loop, a loss on a real server."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tinker
+
+from harbortrainer.backend.own_loss import OwnLoss
+from harbortrainer.backend.policy import PolicyTrainer
+from harbortrainer.config import Config
+from harbortrainer.docker import cleaning
+from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.learning.brought import function
+from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.minibatches import normalize
+from harbortrainer.learning.trajectory import Outcome, TrialName
+from harbortrainer.training.outside import Outside
+from tests.conftest import MODEL, ROOT
+from tests.support.agent_endings import HELLO, PACK, RUN, Live, run
+from tests.support.docker_parts import containers
+from tests.unit.test_own_loss import OWN, needs_torch
+
+SMALL = {
+    "lora_rank": 8, "batch_size": 2, "group_size": 4, "n_parallel_envs": 4, "max_turns": 3, "max_tokens": 24,
+    "context_limit": 2048, "learning_rate": 3e-3, "max_steps": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
+    yield
+    await cleaning.drain()
+    assert containers(RUN) == []
+
+
+@pytest.mark.skipif(not (PACK / "python").is_dir(), reason="scripts/setup.sh --agents makes the programs")
+async def test_an_agent_of_ones_own_acts_in_a_container(tmp_path: Path, nothing_left: None) -> None:
+    """By the path of its file; its program lies beside the Python of a pack."""
+    shutil.copytree(PACK / "python", tmp_path / "agents" / "python")
+    (tmp_path / "agents" / "bin").mkdir()
+    shutil.copy(ROOT / "examples" / "one-shot", tmp_path / "agents" / "bin")
+    shutil.copy(ROOT / "examples" / "agent.py", tmp_path)
+    agent = f"{tmp_path}/agent.py:OneShot"
+
+    def says(live: Live) -> list[str]:
+        live.beside = lambda _: HELLO  # to requests that declare no tools
+        return [HELLO]
+
+    ended = await run(tmp_path / "trial", agent, says, agents_dir=str(tmp_path / "agents"))
+    trajectory = ended.trajectory
+    assert (trajectory.outcome, trajectory.reward, trajectory.detail) == (Outcome.COMPLETED, 1.0, "")
+    assert len(trajectory.turns) == 1 and ended.stat("wire_foreign") == 0
+
+
+def python(program: str, url: str, *arguments: str) -> str:
+    """The output of a program in a process of its own."""
+    env = os.environ | {"SKYRL_TX_URL": url, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def settings(folder: Path, **values: object) -> dict[str, object]:
+    shared = {
+        "backend": "skyrl-tx",
+        "model_name": str(MODEL),
+        "tasks_dir": "datasets/quickstart",
+        "logs_dir": str(folder),
+    }
+    return shared | {"logs_dir": str(folder)} | SMALL | values
+
+
+FROM_PYTHON = """
+import json, sys
+import harbortrainer as ht
+config = ht.Config(**json.loads(sys.argv[1]))
+run = ht.train(config, after_step=lambda step, row: print("step", step, row["reward/mean"]))
+print(run.path)
+"""
+LOOP = """
+import asyncio, json, sys
+from examples.loop import loop
+from harbortrainer import Config
+print(asyncio.run(loop(Config(**json.loads(sys.argv[1])))))
+"""
+
+
+def test_a_run_from_python(server_url: str, docker_ready: str, tmp_path: Path) -> None:
+    lines = python(FROM_PYTHON, server_url, json.dumps(settings(tmp_path))).splitlines()
+    steps = [line for line in lines if line.startswith("step ")]
+    assert len(steps) == 1 and steps[0].startswith("step 1 ")
+    assert len(read_lines(Path(lines[-1]) / "metrics.jsonl")) == 1
+
+
+def test_the_loop(server_url: str, docker_ready: str, tmp_path: Path) -> None:
+    printed = python(LOOP, server_url, json.dumps(settings(tmp_path)))
+    assert "saved tinker://" in printed and "step 1: reward " in printed
+
+
+@needs_torch
+async def test_a_loss_of_ones_own_has_the_gradient_of_the_servers(server_url: str) -> None:
+    """importance_sampling with token_mean, by the server and by a function: one step of equal adapters."""
+    config = Config(
+        backend="skyrl-tx",
+        skyrl_tx_url=server_url,
+        model_name=str(MODEL),
+        tasks_dir="d",
+        lora_rank=8,
+        context_limit=2048,
+    )
+    rng, sequences = np.random.default_rng(0), []
+    for member in range(4):
+        mask = np.arange(24) % 8 > 3
+        floats = [np.where(mask, values, 0).astype(np.float32) for values in (-5 - rng.random(24), member - 1.5)]
+        name = str(TrialName("step", 0, 0, member))
+        sequences.append(TrainingSequence(name, rng.integers(9, 99, 24).astype(np.int32), mask, *floats))
+    backend = await Outside().connect(config)
+    try:
+        results = []
+        for own in (None, OwnLoss(function("loss", f"{OWN}:importance_sampling"), sequences)):
+            policy, adam = await PolicyTrainer.create(backend, config), tinker.AdamParams(learning_rate=1e-3)
+            if own is None:
+                scaled = normalize(sequences, "token_mean")
+                step = await policy.update(scaled, loss_fn="importance_sampling", loss_fn_config=None, adam=adam)
+            else:
+                step = await policy.update_by(own, adam)
+            results.append((step, await policy.logprobs(sequences)))
+            await policy.close()
+    finally:
+        await backend.close(done=True)
+    (plain, after), (mine, afterwards) = results
+    assert mine.metrics["optim/grad_norm"] == pytest.approx(plain.metrics["optim/grad_norm"], rel=1e-3)
+    assert mine.metrics["loss/observed"] == 4 * 8
+    for one, other in zip(after, afterwards, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-3)
+    assert any(np.abs(one - other).max() > 1e-3 for one, other in zip(after, plain.logprobs_D, strict=True))
