@@ -62,6 +62,9 @@ _TABLE: dict[str, Command] = {
     "evaluate export": Command(
         "DIR [STEP]", "write conversations as JSON lines",
         f"{_EVALUATION}:ExportArgs", "evaluation.show:export", ("dir", "step")),
+    "export": Command(
+        "checkpoint=RUN[@STEP] to=DIR", "write trained weights as a PEFT adapter, or merged into the model",
+        "weights.arguments:ExportArgs", "weights.export:export"),
     "doctor": Command("field=value ...", *_PROBE),
     "doctor server": Command("[URL] field=value ...", *_PROBE, ("url",)),
     "doctor parity": Command(

@@ -11,9 +11,11 @@ from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC
 from harbortrainer.backend.policy import PolicyTrainer, Published, about_state
 from harbortrainer.config import Config
+from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import Renderer
 from harbortrainer.run.checkpoints import find_checkpoint
+from harbortrainer.run.directory import open_run_directory
 
 BASE, ORACLE = "base", "oracle"
 SAMPLER_WEIGHTS = "/sampler_weights/"
@@ -64,6 +66,15 @@ def check_renderer(subject: Subject, renderer: Renderer) -> None:
             f"{now.name} and {now.thinking}; set enable_thinking and tool_format as in training, with the same "
             "model_name"
         )
+
+
+def refuse_elsewhere(subject: Subject, backend: str) -> None:
+    """Raises UserError when the run saved its weights at another backend, or is gone since the evaluation began."""
+    run = open_run_directory(subject.run, "checkpoint=") if subject.run else None
+    theirs = backend if run is None else read_json(run.config).get("backend", backend)
+    if theirs != backend:
+        how = f"backend={theirs}" + (" skyrl_tx_url=URL" if theirs == "skyrl-tx" else "")
+        raise UserError(f"backend={backend}: the weights of {subject.name} are on backend={theirs}; give {how}")
 
 
 def from_json(saved: dict[str, Any]) -> Subject:

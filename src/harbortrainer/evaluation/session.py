@@ -33,7 +33,7 @@ from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
 from harbortrainer.run.config_changes import last_values
 from harbortrainer.run.conversations import Conversations
-from harbortrainer.run.directory import RunDirectory, held, new_run_directory, open_run_directory, run_ids
+from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.stopping import run_until
@@ -127,7 +127,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
         given = {"checkpoint": args.checkpoint} | ({"against": args.against} if args.against is not None else {})
         subjects = [policies.find_subject(field, value) for field, value in given.items()]
     for subject in subjects:
-        _refuse_elsewhere(subject, args.backend)
+        policies.refuse_elsewhere(subject, args.backend)
         _refuse_trained_on(subject, tasks, args.allow_family_overlap)
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
     refuse_unused(config, tasks)
@@ -153,15 +153,6 @@ def _require_same(saved: Sequence[dict[str, Any]], tasks: Sequence[Task], out: s
             f"tasks_dir: {', '.join(changed[:3]) or 'the order of tasks'} changed since out={out} was started; put the "
             "tasks back or choose another out"
         )
-
-
-def _refuse_elsewhere(subject: Subject, backend: str) -> None:
-    """Raises UserError when the run saved its weights at another backend, or is gone since the evaluation began."""
-    run = open_run_directory(subject.run, "checkpoint=") if subject.run else None
-    theirs = backend if run is None else read_json(run.config).get("backend", backend)
-    if theirs != backend:
-        how = f"backend={theirs}" + (" skyrl_tx_url=URL" if theirs == "skyrl-tx" else "")
-        raise UserError(f"backend={backend}: the weights of {subject.name} are on backend={theirs}; give {how}")
 
 
 def _refuse_trained_on(subject: Subject, tasks: list[Task], allow_family_overlap: bool) -> None:
