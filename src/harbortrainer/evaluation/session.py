@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from harbortrainer.backend.users import opened_users
 from harbortrainer.commands import PLAN_FILE
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
-from harbortrainer.errors import ServerLost, UserError
+from harbortrainer.errors import ServerLost, UserError, refuse
 from harbortrainer.evaluation import policies, results
 from harbortrainer.evaluation.arguments import EvalArgs, trainer_config
 from harbortrainer.evaluation.oracle import load_solutions
 from harbortrainer.evaluation.policies import Subject, sampled
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.remote import RemotePolicy, Spent, until_spent
+from harbortrainer.policy.remote_file import policy_of
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
 from harbortrainer.policy.users import FIELDS as USER_FIELDS
@@ -62,7 +64,7 @@ class EvalPlan:
 
     @property
     def needs_server(self) -> bool:
-        return not all(subject.is_oracle for subject in self.subjects)
+        return any(subject.needs_server for subject in self.subjects)
 
 
 async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
@@ -124,8 +126,10 @@ def make_plan(args: EvalArgs) -> EvalPlan:
         require_ledger(RunDirectory(file.parent).ledger, "out=")
         subjects = [policies.from_json(subject) for subject in saved["subjects"]]
     else:
-        given = {"checkpoint": args.checkpoint} | ({"against": args.against} if args.against is not None else {})
+        first = {"checkpoint": args.checkpoint} if args.policy is None else {"policy": args.policy}
+        given = first | ({"against": args.against} if args.against is not None else {})
         subjects = [policies.find_subject(field, value) for field, value in given.items()]
+    refuse(_caps(args, subjects))
     for subject in subjects:
         policies.refuse_elsewhere(subject, args.backend)
         _refuse_trained_on(subject, tasks, args.allow_family_overlap)
@@ -134,6 +138,16 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     if runs := [Path(subject.run) for subject in subjects if subject.run]:
         config = _with_user(as_trained(config, last_values(RunDirectory(runs[0])), tasks), saved.get("user"))
     return EvalPlan(args, subjects, sources, tasks, config, continued)
+
+
+def _caps(args: EvalArgs, subjects: Sequence[Subject]) -> Iterator[str]:
+    """Lines for caps that would cap nothing."""
+    about = [subject.endpoint for subject in subjects if subject.endpoint is not None]
+    for name in ("max_usd", "max_tokens_total"):
+        if getattr(args, name) and not about:
+            yield f"{name}={getattr(args, name):g}: caps requests to the endpoint of policy=FILE; leave it out"
+    if args.max_usd and not all(one.get("usd_per_million") for one in about):
+        yield f"max_usd={args.max_usd:g}: no price known; give usd_per_million in the file of the policy"
 
 
 def _with_user(config: Config, before: Mapping[str, Any] | None) -> Config:
@@ -191,6 +205,9 @@ def _announce(plan: EvalPlan, run: RunDirectory, backend: Backend | None, displa
     stored = sum(len(list(run.trajectories(KIND, n).glob("*.npz"))) for n in range(len(plan.subjects)))
     how = f"temperature {args.temperature:g}" if args.temperature else "greedy"
     where = f"{how}; {args.backend} at {backend.url}" if backend else "no server is needed"
+    for subject in plan.subjects:
+        if subject.endpoint is not None:
+            where += f"; {subject.name} at {subject.endpoint['url']}"
     display.say(f"results go to {run.path}")
     if plan.config.user_model is not None:
         display.say(f"simulated user: user_model={plan.config.user_model}")
@@ -228,7 +245,7 @@ async def _run(
                 outer["users"] = await stack.enter_async_context(users)
                 rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer, level=level)
                 await stack.enter_async_context(rollouts.opened(plan.tasks, display.building, display.say))
-                runner = Runner(plan, backend, solutions, sampler, rollouts, run, display)
+                runner = Runner(plan, backend, solutions, sampler, rollouts, run, display, template)
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)
                     found.append(results.task_results(plan.tasks, groups_P))
@@ -256,19 +273,38 @@ class Runner:
     """Runs the trials of each policy."""
 
     plan: EvalPlan
-    backend: Backend | None  # None = every policy is the oracle
+    backend: Backend | None  # None = no policy needs one
     solutions: Solutions
     sampler: PolicySampler
     rollouts: Rollouts
     run: RunDirectory
     display: Display
+    template: ChatTemplate
 
     async def groups(self, number: int) -> list[TrajectoryGroup]:
         """`trials` of each task by the policy with this number. Raises BackendError, EnvironmentFault, DiskFault."""
-        if self.backend is not None and not self.plan.subjects[number].is_oracle:
+        subject = self.plan.subjects[number]
+        if subject.endpoint is not None:
+            return await self._with_endpoint(number, subject.endpoint)
+        if self.backend is not None and not subject.is_oracle:
             return await self._with_server(number, self.backend)
         self.sampler.publish_solutions(self.solutions, number)
         return await self._sample(number, self._done(number))
+
+    async def _with_endpoint(self, number: int, about: dict[str, Any]) -> list[TrajectoryGroup]:
+        """The same, until a cap on spending. Raises UserError then."""
+        policy = policy_of(f"policy={self.plan.subjects[number].name}", about)
+        spent = Spent(self.run.path / f"requests_{number}.jsonl", policy.usd_per_million)
+        remote, args = RemotePolicy(policy, self.template, spent), self.plan.args
+        try:
+            await remote.check()
+            self.sampler.publish_speaking(remote, number)
+            capped = until_spent(spent, args.max_usd, args.max_tokens_total, self.run.resume)
+            return await run_until(self._sample(number, self._done(number)), capped)
+        finally:
+            await self.sampler.abandon()
+            await remote.aclose()
+            self.display.say(f"{policy.place.url}: {spent}")
 
     async def _with_server(self, number: int, backend: Backend) -> list[TrajectoryGroup]:
         """The same, and again those trials that a lost server interrupts."""

@@ -19,6 +19,7 @@ from harbortrainer.policy.api.normal import digest_after, digests
 from harbortrainer.policy.api.prompts import Prompts, letters
 from harbortrainer.policy.clock import Alarm
 from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
+from harbortrainer.policy.speaker import History
 from harbortrainer.policy.tools import Message, Tool, signatures
 
 AT_ONCE = 4  # samples of one trial
@@ -345,14 +346,14 @@ class Exchange:
 
     async def _extend(self, asked: _Asked, continues: bool, most: int | None) -> tuple[Segment, Turn]:
         """Raises Over, SamplingError, UserError."""
-        node = asked.node
+        node, history = asked.node, History(asked.messages, asked.tools)
         try:
             new_T = await self._render(asked)
             if node is not None and continues:
-                return node.segment, await self.conversation.extend(node.segment, new_T, most=most)
+                return node.segment, await self.conversation.extend(node.segment, new_T, most=most, history=history)
             kept_T = node.segment.tokens_T[: node.length] if node is not None else []
             segment = Segment()
-            turn = await self.conversation.extend(segment, [*kept_T, *new_T], most=most)
+            turn = await self.conversation.extend(segment, [*kept_T, *new_T], most=most, history=history)
         except ContextFull as error:
             if self._is_agents(asked):
                 self.full = str(error)

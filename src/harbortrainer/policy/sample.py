@@ -1,0 +1,35 @@
+"""One answer of a policy as ids with log-probabilities, checked."""
+
+import math
+from dataclasses import dataclass
+
+from tinker import types
+
+
+class SamplingError(Exception):
+    """The policy could not be sampled: a fault of the server or the network, never of the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    tokens_T: tuple[int, ...]
+    logprobs_T: tuple[float, ...]  # natural log
+    truncated: bool  # stopped by max_tokens
+    version: int  # of the weights
+    seconds: float
+
+
+def to_sample(response: types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:
+    """The response's only sequence. Raises SamplingError when it cannot be trained on."""
+    if len(response.sequences) != 1:
+        raise SamplingError(f"the server returned {len(response.sequences)} sequences, not 1")
+    sequence = response.sequences[0]
+    tokens, logprobs = list(sequence.tokens), sequence.logprobs
+    if logprobs is None or len(logprobs) != len(tokens):
+        got = "no" if logprobs is None else str(len(logprobs))
+        raise SamplingError(f"the server returned {got} logprobs for {len(tokens)} sampled tokens")
+    if any(logprob is None or not math.isfinite(logprob) for logprob in logprobs):
+        raise SamplingError("the server returned logprobs that are not finite: its weights may be NaN")
+    if len(tokens) > max_tokens:
+        raise SamplingError(f"the server returned {len(tokens)} tokens, more than max_tokens={max_tokens}")
+    return Sample(tuple(tokens), tuple(logprobs), sequence.stop_reason == "length", version, seconds)
