@@ -65,6 +65,9 @@ _TABLE: dict[str, Command] = {
     "export": Command(
         "checkpoint=RUN[@STEP] to=DIR", "write trained weights as a PEFT adapter, or merged into the model",
         "weights.arguments:ExportArgs", "weights.export:export"),
+    "serve": Command(
+        "checkpoint=RUN[@STEP] field=value ...", "answer OpenAI's and Anthropic's APIs with a trained policy",
+        "serve.arguments:ServeArgs", "serve.serve:serve"),
     "doctor": Command("field=value ...", *_PROBE),
     "doctor server": Command("[URL] field=value ...", *_PROBE, ("url",)),
     "doctor parity": Command(

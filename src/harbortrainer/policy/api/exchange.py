@@ -44,6 +44,10 @@ class Busy(Exception):
     """AT_ONCE samples of this trial are in flight."""
 
 
+class Unavailable(Exception):
+    """No answer now, and perhaps one later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call of a tool. `id` names it within the trial; `arguments`: JSON of an object."""
@@ -119,6 +123,7 @@ class Exchange:
         max_turns: int = 0,
         side_turns: int = SIDE_TURNS,
         may_compact: bool = False,
+        at_once: int = AT_ONCE,
     ) -> None:
         """`conversation`: a new one. `prompts`: of the run. `max_turns`: of the agent, `side_turns`: of all others.
 
@@ -131,7 +136,7 @@ class Exchange:
         self.fault: Exception | None = None
         self._prompts = prompts
         self._max_turns, self._side_turns = max_turns, side_turns
-        self._may_compact = may_compact
+        self._may_compact, self._at_once = may_compact, at_once
         self._deadline: float | None = None
         self._alarm = Alarm(functools.partial(self.end, "timeout"), conversation.lost)
         self._counts = Counter[str]({MATCHED: 0, JOINED: 0, REPLAYED: 0, TWINS: 0})
@@ -305,8 +310,8 @@ class Exchange:
         """Count a request against its limit. Raises Over, Busy."""
         if self.over:
             raise Over(self.over, f"the trial is over: {self.over}")
-        if len(self._running) >= AT_ONCE:
-            raise Busy(f"{AT_ONCE} requests of this trial are being answered")
+        if len(self._running) >= self._at_once:
+            raise Busy(f"{self._at_once} requests of this trial are being answered")
         if self._agent is None and asked.tools:
             self._agent = asked.identity
         asks = self._admitted.total()
