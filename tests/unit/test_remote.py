@@ -208,10 +208,10 @@ def test_results_without_a_call_are_text_of_the_user() -> None:
     [
         ({"model": "m"}, "give an object with url and model"),
         ({"url": "host/v1", "model": "m"}, "url=host/v1: must start with http"),
-        ({"url": "http://h/v1", "model": "m", "keys": 1}, "keys: no such field; one of answer_sec"),
+        ({"url": "http://h/v1", "model": "m", "keys": 1}, "keys: no such field; one of url, model"),
         ({"url": "http://h/v1", "model": "m", "fields": {"api_key": "x"}}, "fields.api_key: holds a secret"),
         ({"url": "http://h/v1", "model": "m", "usd_per_million": {"prompt": -1}}, "usd_per_million"),
-        ({"url": "http://h/v1", "model": "m", "answer_sec": 0}, "answer_sec: a number above 0"),
+        ({"url": "http://h/v1", "model": "m", "answer_sec": "1"}, "answer_sec=1: has another type"),
     ],
 )
 def test_a_file_that_describes_no_endpoint_is_refused(tmp_path: Path, value: dict[str, Any], words: str) -> None:

@@ -63,7 +63,7 @@ _TABLE: dict[str, Command] = {
         "DIR [STEP]", "write conversations as JSON lines",
         f"{_EVALUATION}:ExportArgs", "evaluation.show:export", ("dir", "step")),
     "export": Command(
-        "checkpoint=RUN[@STEP] to=DIR", "write trained weights as a PEFT adapter, or merged into the model",
+        "checkpoint=RUN[@STEP] to=DIR", "write trained weights as a PEFT adapter",
         "weights.arguments:ExportArgs", "weights.export:export"),
     "serve": Command(
         "checkpoint=RUN[@STEP] field=value ...", "answer OpenAI's and Anthropic's APIs with a trained policy",

@@ -9,7 +9,7 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +31,7 @@ CHECKS = 8  # requests, before the first trial
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 30.0
 MILLION = 1e6
 _FREE = ("status", "ConnectError", "ConnectTimeout")  # of attempts that computed nothing
+_FIELDS = {"max_tokens", "temperature", "seed"}
 _TOO_LONG = ("context_length_exceeded", "maximum context length", "context window")
 
 
@@ -44,40 +45,34 @@ class Reply:
     truncated: bool
 
 
-@dataclass
 class Spent:
-    """What all attempts have cost, with those of earlier processes, which are in `file`."""
+    """What all attempts have cost, with those of earlier processes, which are in the file."""
 
-    file: Path
-    usd_per_million: Mapping[str, float]
-    requests: int = 0
-    failed: int = 0
-    tokens: int = 0
-    usd: float = 0.0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        cut_torn_line(self.file)
-        for record in read_lines(self.file):
+    def __init__(self, file: Path, usd_per_million: Mapping[str, float]) -> None:
+        self._file, self._prices = file, usd_per_million
+        self.requests = self.failed = self.tokens = 0
+        self.usd = 0.0
+        self.changed = asyncio.Event()
+        cut_torn_line(file)
+        for record in read_lines(file):
             self._count(record)
 
     def note(self, how: str, prompt: int, sampled: int) -> None:
-        """Record an attempt: `how` it ended, "" = with an answer. Raises DiskFault."""
+        """Record an attempt: `how` it failed, "" = it did not. Raises DiskFault."""
         record = {"how": how, "prompt_tokens": prompt, "sampled_tokens": sampled}
-        append_line(self.file, record, durable=False)
+        append_line(self._file, record, durable=False)
         self._count(record)
         self.changed.set()
 
     def _count(self, record: Mapping[str, Any]) -> None:
-        prompt, sampled = record["prompt_tokens"], record["sampled_tokens"]
         self.requests += 1
         self.failed += bool(record["how"])
-        self.tokens += prompt + sampled
-        prices = self.usd_per_million
-        self.usd += (prompt * prices.get("prompt", 0.0) + sampled * prices.get("sampled", 0.0)) / MILLION
+        for kind in ("prompt", "sampled"):
+            self.tokens += record[f"{kind}_tokens"]
+            self.usd += record[f"{kind}_tokens"] * self._prices.get(kind, 0.0) / MILLION
 
     def __str__(self) -> str:
-        usd = f", {self.usd:.4f} USD" if self.usd_per_million else ""
+        usd = f", {self.usd:.4f} USD" if self._prices else ""
         return f"{self.requests} requests, {self.failed} of them failed, {self.tokens} tokens{usd}"
 
 
@@ -148,7 +143,8 @@ class _Trial(Speaker):
 
     async def speak(self, history: History, params: types.SamplingParams) -> types.SampleResponse:
         """Until an answer comes or the caller's time is over. Raises SamplingError, ContextFull."""
-        messages, fields = sendable(history.messages), self._fields(history, params)
+        messages, fields = sendable(history.messages), params.model_dump(include=_FIELDS)
+        fields |= {"tools": list(history.tools)} if history.tools else {}
         clock, own, pause = asyncio.get_running_loop().time, object(), FIRST_PAUSE_SEC
         while True:
             began = self._since[own] = clock()
@@ -165,11 +161,6 @@ class _Trial(Speaker):
                 raise SamplingError(f"{self._policy.about.place.url}: {error}") from error
             finally:
                 self._since.pop(own, None)
-
-    def _fields(self, history: History, params: types.SamplingParams) -> dict[str, Any]:
-        fields: dict[str, Any] = {"max_tokens": params.max_tokens, "temperature": params.temperature}
-        fields |= {"seed": params.seed} if params.seed is not None else {}
-        return fields | ({"tools": list(history.tools)} if history.tools else {})
 
     def _response(self, reply: Reply, history: History) -> types.SampleResponse:
         """The ids that a policy of the template would have sampled for it; every log-probability is 0."""
@@ -213,15 +204,11 @@ def calls_of(reply: Reply) -> Sequence[ToolCall]:
 
 def usage(value: Any, messages: Sequence[Message], fields: Mapping[str, Any]) -> tuple[int, int]:
     """Tokens of prompt and answer, estimated where the endpoint does not count."""
-    given = value.get("usage") if isinstance(value, dict) else None
-    counted = given if isinstance(given, dict) else {}
-    prompt, sampled = (counted.get(f"{name}_tokens") for name in ("prompt", "completion"))
-    size = len(json.dumps(value)) // LETTERS_A_TOKEN
-    return _whole(prompt, estimate(messages, fields)), _whole(sampled, size)
-
-
-def _whole(value: Any, otherwise: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise
+    counted = value.get("usage") if isinstance(value, dict) else None
+    given = [counted.get(f"{kind}_tokens") if isinstance(counted, dict) else None for kind in ("prompt", "completion")]
+    prompt, sampled = (one if type(one) is int and one >= 0 else None for one in given)
+    guessed = len(json.dumps(value)) // LETTERS_A_TOKEN
+    return estimate(messages, fields) if prompt is None else prompt, guessed if sampled is None else sampled
 
 
 def estimate(messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
@@ -234,32 +221,30 @@ def sendable(messages: Sequence[Message]) -> list[dict[str, Any]]:
     sent: list[dict[str, Any]] = []
     waiting: list[str] = []
     for place, message in enumerate(messages):
-        role, content = message["role"], message["content"] or ""
-        if role == "tool":
-            result = {"role": "tool", "tool_call_id": waiting.pop(0)} if waiting else {"role": "user"}
-            sent.append(result | {"content": content})
-            continue
-        one: dict[str, Any] = {"role": role, "content": content}
-        if calls := message.get("tool_calls"):
+        one: dict[str, Any] = {"role": message["role"], "content": message["content"] or ""}
+        if one["role"] == "tool":
+            one |= {"tool_call_id": waiting.pop(0)} if waiting else {"role": "user"}
+        elif calls := message.get("tool_calls"):
             waiting = [f"call_{place}_{number}" for number in range(len(calls))]
-            one["tool_calls"] = [_call(id, call) for id, call in zip(waiting, calls, strict=True)]
+            one["tool_calls"] = [
+                {"id": id, "type": "function", "function": _as_text(call["function"])}
+                for id, call in zip(waiting, calls, strict=True)
+            ]
         sent.append(one)
     return sent
 
 
-def _call(id: str, call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
+def _as_text(function: Mapping[str, Any]) -> dict[str, str]:
     arguments = function["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"id": id, "type": "function", "function": {"name": function["name"], "arguments": text}}
+    return {"name": function["name"], "arguments": text}
 
 
 async def until_spent(spent: Spent, max_usd: float, max_tokens: float, resume: str) -> NoReturn:
     """An end for `stopping.run_until`. Raises UserError once a cap is reached; 0 = none."""
     while True:
-        if max_usd and spent.usd >= max_usd:
-            raise UserError(f"max_usd={max_usd:g}: {spent}; raise it and continue with: {resume}")
-        if max_tokens and spent.tokens >= max_tokens:
-            raise UserError(f"max_tokens_total={max_tokens:g}: {spent}; raise it and continue with: {resume}")
+        for name, most, now in (("max_usd", max_usd, spent.usd), ("max_tokens_total", max_tokens, spent.tokens)):
+            if most and now >= most:
+                raise UserError(f"{name}={most:g}: {spent}; raise it and continue with: {resume}")
         spent.changed.clear()
         await spent.changed.wait()

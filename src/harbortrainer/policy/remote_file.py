@@ -10,7 +10,8 @@ from harbortrainer.errors import UserError
 from harbortrainer.policy.endpoint import ANSWER_SEC, Place
 from harbortrainer.setting import url_problem
 
-_KEYS = {"url", "model", "key", "fields", "thoughts", "usd_per_million", "answer_sec"}
+_KINDS = {"url": str, "model": str, "key": str, "fields": dict, "thoughts": bool, "usd_per_million": dict}
+_KINDS |= {"answer_sec": (int, float)}
 _SECRET = ("key", "token", "secret", "authorization", "password")
 
 
@@ -39,41 +40,27 @@ def read_policy(given: str, file: Path) -> dict[str, Any]:
 
 def policy_of(given: str, value: Any) -> PolicyFile:
     """Raises UserError."""
-    problem = _problem(value)
-    if problem:
+    if problem := _problem(value):
         raise UserError(f"{given}: {problem}")
     place = Place("policy", value["url"], value["model"], value.get("key"), value.get("fields"))
-    prices = {name: float(price) for name, price in value.get("usd_per_million", {}).items()}
-    return PolicyFile(place, value.get("thoughts", False), prices, float(value.get("answer_sec", ANSWER_SEC)))
+    prices, seconds = value.get("usd_per_million", {}), value.get("answer_sec", ANSWER_SEC)
+    return PolicyFile(place, value.get("thoughts", False), prices, seconds)
 
 
 def _problem(value: Any) -> str:
-    if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in ("url", "model")):
+    if not isinstance(value, dict) or not {"url", "model"} <= value.keys():
         return 'give an object with url and model: {"url": "https://HOST/v1", "model": NAME, "key": VARIABLE}'
-    if unknown := sorted(value.keys() - _KEYS):
-        return f"{unknown[0]}: no such field; one of {', '.join(sorted(_KEYS))}"
+    for name, given in value.items():
+        if name not in _KINDS:
+            return f"{name}: no such field; one of {', '.join(_KINDS)}"
+        if not isinstance(given, _KINDS[name]):
+            return f"{name}={given}: has another type (docs/evaluation.md)"
     if problem := url_problem(value["url"]):
         return f"url={value['url']}: {problem}"
-    if not isinstance(value.get("key", ""), str):
-        return "key: the name of an environment variable"
-    fields = value.get("fields", {})
-    if not isinstance(fields, dict):
-        return "fields: an object, the fields of each request"
-    if secret := next((name for name in fields if name.lower().endswith(_SECRET)), None):
+    if secret := next((name for name in value.get("fields", {}) if name.lower().endswith(_SECRET)), None):
         return f"fields.{secret}: holds a secret, and the file is kept with the results; name a variable in key"
-    if not isinstance(value.get("thoughts", False), bool):
-        return "thoughts: true keeps the model's thoughts in the trials, false leaves them out"
     prices = value.get("usd_per_million", {})
-    if (
-        not isinstance(prices, dict)
-        or prices.keys() - {"prompt", "sampled"}
-        or not all(map(_positive, prices.values()))
-    ):
-        return 'usd_per_million: an object {"prompt": USD, "sampled": USD}, 0 or more'
-    if not _positive(value.get("answer_sec", ANSWER_SEC)) or not value.get("answer_sec", ANSWER_SEC):
-        return "answer_sec: a number above 0"
+    numbers = [*prices.values(), value.get("answer_sec", ANSWER_SEC)]
+    if prices.keys() - {"prompt", "sampled"} or not all(isinstance(one, int | float) and one >= 0 for one in numbers):
+        return "usd_per_million and answer_sec: numbers from 0 on, prices by prompt and sampled"
     return ""
-
-
-def _positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")

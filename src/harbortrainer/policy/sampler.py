@@ -28,6 +28,7 @@ TRANSIENT = (
 )
 
 COUNTERS = ("requests", "prompt_tokens", "sampled_tokens", "truncated", "retries", "faults", "request_seconds")
+MOST_SAID = 1 << 20  # ids of an answer in messages, which its endpoint has limited
 BUSY, IN_FLIGHT = "busy_seconds", "in_flight_seconds"
 
 
@@ -309,7 +310,7 @@ class PolicySampler(Sampler):
         started = time.monotonic()
         try:
             async with asyncio.timeout(self._timeout):
-                if isinstance(client, Speaker):
+                if speaks := isinstance(client, Speaker):
                     response = await client.speak(history or History(()), params)
                 else:
                     response = await self._ask(client, prompt_T, params)
@@ -320,9 +321,8 @@ class PolicySampler(Sampler):
             message = next(iter(str(error).strip().splitlines()), "")[:300]
             raise SamplingError(f"{type(error).__name__}: {message}") from error
         self._silences.answered()
-        # what a policy says in messages may have more ids here than in its own vocabulary
-        most = len(response.sequences[0].tokens) if history is not None and response.sequences else params.max_tokens
-        sample = to_sample(response, most or 0, version, time.monotonic() - started)
+        most = MOST_SAID if speaks else params.max_tokens or 0  # in its own vocabulary an answer may be shorter
+        sample = to_sample(response, most, version, time.monotonic() - started)
         self._counters["prompt_tokens"] += len(prompt_T)
         self._counters["sampled_tokens"] += len(sample.tokens_T)
         self._counters["truncated"] += sample.truncated

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from harbortrainer.config import Endpoint
 from harbortrainer.durable.files import read_json, read_value
@@ -17,54 +16,41 @@ from harbortrainer.tasks.split import SPLIT_FILE
 _LOCAL = {*settings(Endpoint), "logs_dir", "run_name", "resume", "wandb_project", "wandb_name", "agents_dir", "prices"}
 
 
-def card(subject: Subject, model_name: str, *, merged: bool) -> str:
+def card(subject: Subject, model_name: str) -> str:
     """Markdown. Data, settings and intervals come from the run's directory; of a bare path none are known."""
-    kind = "the whole model, merged" if merged else "a LoRA adapter (PEFT)"
-    lines = [
-        "---",
-        f"base_model: {model_name}",
-        f"library_name: {'transformers' if merged else 'peft'}",
-        "pipeline_tag: text-generation",
-        "---",
-        f"# {Path(model_name).name}, trained with harbortrainer",
-        "",
-        f"This folder holds {kind} of `{subject.name}`, with its tokenizer and chat template.",
-    ]
+    lines = ["---", f"base_model: {model_name}", "library_name: peft", "pipeline_tag: text-generation", "---"]
+    lines += [f"# A LoRA adapter of {Path(model_name).name}, trained with harbortrainer", "", f"`{subject.name}`"]
     if subject.run is not None:
         run = RunDirectory(Path(subject.run))
-        lines += ["", "## Data", "", *_data(run), "", "## Measured", "", *_measured(run, subject.name)]
-        lines += ["", "## Settings", "", "```json", json.dumps(_shown(read_json(run.config)), indent=1), "```"]
+        config = {name: value for name, value in read_json(run.config).items() if _matters(name)}
+        lines += ["", "## Data", "", *_data(run), "", "## Measured", "", _measured(run, subject.name)]
+        lines += ["", "## Settings", "", "```json", json.dumps(config, indent=1), "```"]
     return "\n".join(lines) + "\n"
 
 
 def _data(run: RunDirectory) -> Iterator[str]:
     if (file := run.path / SOURCES_FILE).is_file():
         for source in read_value(file):
-            about = ", ".join(f"{name} {value}" for name, value in source.items() if value not in (None, "", 1.0))
-            yield f"- tasks: {about}"
+            yield "- tasks: " + ", ".join(f"{name} {value}" for name, value in source.items() if value)
     if (file := run.path / SPLIT_FILE).is_file():
-        split = read_json(file)
-        yield f"- {len(split.get('train', ()))} tasks of training; held out: {len(split.get('held_out', ()))}"
+        yield f"- {len(read_json(file).get('train', ()))} tasks of training"
     if (file := run.path / DATASET_FILE).is_file():
         yield f"- conversations of {len(read_json(file, 'tasks')['tasks'])} tasks"
 
 
-def _measured(run: RunDirectory, name: str) -> Iterator[str]:
+def _measured(run: RunDirectory, name: str) -> str:
     """The newest evaluation up to the checkpoint's step, with its 95 % interval."""
     step = int(name.rpartition("@")[2])
     rows = [row for row in read_lines(run.metrics) if "eval/reward_mean" in row and row["global_step"] <= step]
     if not rows:
-        yield "No evaluation of held-out tasks is recorded."
-        return
-    row = rows[-1]
-    mean, low, high = (row.get(f"eval/reward_{part}", float("nan")) for part in ("mean", "low", "high"))
-    yield (
-        f"Mean reward of {row.get('eval/tasks', 0):g} held-out tasks after step {row['global_step']}: {mean:.3f} "
-        f"(95 % interval {low:.3f} to {high:.3f})."
+        return "No evaluation of held-out tasks is recorded."
+    mean, low, high = (rows[-1].get(f"eval/reward_{part}", float("nan")) for part in ("mean", "low", "high"))
+    return (
+        f"Mean reward of {rows[-1].get('eval/tasks', 0):g} held-out tasks after step {rows[-1]['global_step']}: "
+        f"{mean:.3f} (95 % interval {low:.3f} to {high:.3f})."
     )
 
 
-def _shown(config: dict[str, Any]) -> dict[str, Any]:
-    """Settings that matter elsewhere: no addresses, no names of this machine."""
-    left_out = {name for name in config if name in _LOCAL or name.endswith(("_url", "_key"))}
-    return {name: value for name, value in config.items() if name not in left_out}
+def _matters(name: str) -> bool:
+    """Whether a setting means something elsewhere: it is no address and no name of this machine."""
+    return name not in _LOCAL and not name.endswith(("_url", "_key"))

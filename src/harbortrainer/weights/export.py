@@ -6,7 +6,6 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from harbortrainer.backend.adapter import TENSORS
 from harbortrainer.backend.connect import server_url
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, kind_of
 from harbortrainer.backend.failing import failing
@@ -24,7 +23,6 @@ from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.training.start import IDENTITY
 from harbortrainer.weights.arguments import ExportArgs
 from harbortrainer.weights.card import card
-from harbortrainer.weights.convert import header, merge, require_cookbook
 from harbortrainer.weights.fetch import fetch_adapter
 
 
@@ -37,8 +35,6 @@ async def export(args: ExportArgs) -> int:
     to = Path(args.to).expanduser().resolve()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"to={args.to}: exists; choose a folder that is new or empty")
-    if args.merged:
-        require_cookbook("merged=true")
     url = server_url(args)
     growing = to.with_name(f".{to.name}.growing")
     with disk_errors(to):
@@ -51,7 +47,7 @@ async def export(args: ExportArgs) -> int:
             growing.rename(to)
         finally:
             shutil.rmtree(growing, ignore_errors=True)
-    print(f"{'the merged model' if args.merged else 'the adapter'} of {subject.name} is in {to}")
+    print(f"the adapter of {subject.name} is in {to}")
     return 0
 
 
@@ -59,15 +55,11 @@ async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, ur
     async with _session(args, url) as session:
         reading = session.rest.get_weights_info_by_tinker_path(path)
         served = (await awaited(f"checkpoint={args.checkpoint}", reading, CALL_LIMIT_SEC)).base_model
-        model_name = args.model_name or subject.model_name or served
+        model_name = subject.model_name or served
         template = await asyncio.to_thread(ChatTemplate.load, model_name, False)
         await fetch_adapter(session, path, model_name, folder)
-    size = sum(one["data_offsets"][1] - one["data_offsets"][0] for one in header(folder / TENSORS).values())
-    print(f"fetched {size / 2**20:.1f} MiB of {path}")
-    if args.merged:
-        await asyncio.to_thread(merge, folder, model_name)
     template.tokenizer.save_pretrained(folder)
-    (folder / "README.md").write_text(card(subject, model_name, merged=args.merged))
+    (folder / "README.md").write_text(card(subject, model_name))
     if subject.run is not None:
         for name in (SPLIT_FILE, DATASET_FILE):  # so that a later run knows which tasks these weights have seen
             with contextlib.suppress(FileNotFoundError):
