@@ -28,6 +28,7 @@ from sqlmodel.ext.asyncio.session import AsyncSession
 from starlette.responses import StreamingResponse
 
 from repairs import api_requests, sdk_rest
+from repairs.api_base_model import require_served
 from repairs.api_routes import Endpoint, add_route, bad_request, wrap
 from repairs.handover import CONFIG, DAMAGED, TENSORS
 from repairs.shared import PREFIX, sampler_file
@@ -104,6 +105,7 @@ async def upload_adapter(
     request: Request, session_id: str, base_model: str, digest: str, session: AsyncSession = sdk_rest.OPEN_SESSION
 ) -> dict[str, str]:
     """Body: a tar.gz of adapter_config.json and adapter_model.safetensors. Returns its path. Raises 400, 404."""
+    require_served(base_model)
     await sdk_rest.require_session(session, session_id)
     if len(digest) != 64 or not digest.isalnum():
         raise bad_request(f"digest={digest}: the SHA-256 of the body is needed")

@@ -14,6 +14,7 @@ from skyrl.tinker import types
 from skyrl.tinker.engine import TinkerEngine
 
 from repairs.engine_samplers import fill_slot
+from repairs.handover import DAMAGED
 from repairs.shared import PREFIX
 
 stock_load = JaxBackendImpl.load_checkpoint
@@ -29,7 +30,7 @@ def load_checkpoint(self: Any, checkpoint_path: Any, model_id: str, load_optimiz
     try:
         with jax.set_mesh(self.mesh):
             fill_slot(self.model, self.models[model_id].adapter_index, str(checkpoint_path))
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError, *DAMAGED) as error:
         raise ValueError(f"the adapter does not fit {self.base_model}: {error}") from error
 
 

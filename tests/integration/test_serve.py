@@ -21,7 +21,7 @@ from tests.conftest import MODEL, ROOT, free_port
 KEY = "a-key-of-this-test"
 QUICKSTART = ROOT / "datasets" / "quickstart"
 NAMES = ("count-1", "create-1")
-READY = re.compile(r"answers at (http://\S+)/v1 as model policy")
+READY = re.compile(r"answers at (http://\S+)/v1 as model policy.*ready")
 
 
 @dataclass(frozen=True)

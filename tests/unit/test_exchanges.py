@@ -6,7 +6,6 @@ import pytest
 
 from harbortrainer.errors import UserError
 from harbortrainer.policy.api.exchange import MATCHED, Over, Unavailable
-from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.serve import exchanges as module
@@ -22,7 +21,7 @@ def desk(answers: Any, context_limit: int = 400) -> tuple[Exchanges, ScriptedCli
     def new() -> Conversation:
         return Conversation(sampler, template, max_tokens=32, temperature=0.0, context_limit=context_limit)
 
-    return Exchanges(new, Prompts(template, needs_tools=False), at_once=8), client
+    return Exchanges(new, template, at_once=8), client
 
 
 def asks(*texts: str) -> list[dict[str, str]]:

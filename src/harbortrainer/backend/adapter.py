@@ -18,11 +18,8 @@ from harbortrainer.errors import BackendError, UserError, one_line
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 CHUNK = 4 << 20  # bytes
-# What changes an adapter beyond rank and alpha, and its value in an adapter without it
-_PLAIN = {
-    **dict.fromkeys(("use_dora", "use_rslora", "fan_in_fan_out", "lora_bias"), False),
-    **dict.fromkeys(("modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform"), None),
-}
+_MORE = ("use_dora", "use_rslora", "fan_in_fan_out", "lora_bias")  # what changes an adapter beyond rank and alpha
+_MORE += ("modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform")
 
 
 def read_adapter(given: str, folder: Path) -> dict[str, Any]:
@@ -34,7 +31,7 @@ def read_adapter(given: str, folder: Path) -> dict[str, Any]:
         raise UserError(f"{given}: {CONFIG} is no adapter's ({one_line(repr(error))}); give another folder") from None
     if not (folder / TENSORS).is_file():
         raise UserError(f"{given}: {TENSORS} is missing; save the adapter with safetensors")
-    more = [f"{name}={config[name]}" for name, plain in _PLAIN.items() if (config.get(name) or plain) != plain]
+    more = [f"{name}={config[name]}" for name in _MORE if config.get(name)]
     if config.get("peft_type") != "LORA" or bias != "none" or more:
         found = ", ".join([f"peft_type={config.get('peft_type')}", f"bias={bias}", *more])
         raise UserError(f"{given}: only plain LoRA can be trained on, and this has {found}; give another adapter")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.sample import History
 from harbortrainer.policy.sampler import Sample, Sampler, SamplingError
-from harbortrainer.policy.speaker import History
 from harbortrainer.policy.tools import BARE, CallForm, Message, Signatures, Tool, ToolCall, parse, signatures
 
 SMALLEST_ANSWER = 16  # tokens; with less room than this the context counts as full

@@ -22,8 +22,7 @@ from harbortrainer.policy.chat_template import ChatTemplate, clean_text
 from harbortrainer.policy.conversation import ContextFull
 from harbortrainer.policy.endpoint import LETTERS_A_TOKEN, SMALL, Endpoint, EndpointError, Garbage, Passing
 from harbortrainer.policy.remote_file import PolicyFile
-from harbortrainer.policy.sample import SamplingError
-from harbortrainer.policy.speaker import History, Speaker
+from harbortrainer.policy.sample import History, SamplingError, Speaker
 from harbortrainer.policy.special_strings import THINK_CLOSE, THINK_OPEN
 from harbortrainer.policy.tools import Message, ToolCall, parse_sent, written
 

@@ -1,9 +1,13 @@
-"""One answer of a policy as ids with log-probabilities, checked."""
+"""One answer of a policy as ids with log-probabilities, checked; and what a policy that is asked in messages gets."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from tinker import types
+
+from harbortrainer.policy.tools import Message, Tool
 
 
 class SamplingError(Exception):
@@ -33,3 +37,28 @@ def to_sample(response: types.SampleResponse, max_tokens: int, version: int, sec
     if len(tokens) > max_tokens:
         raise SamplingError(f"the server returned {len(tokens)} tokens, more than max_tokens={max_tokens}")
     return Sample(tuple(tokens), tuple(logprobs), sequence.stop_reason == "length", version, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The conversation before an answer as messages, for a policy that takes no tokens; declared `tools`."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool] = ()
+
+
+@runtime_checkable
+class Speaker(Protocol):
+    """The policy of one trial that is asked in messages. `lost`: as `Sampler.lost_since` has it."""
+
+    async def speak(self, history: History, params: types.SamplingParams) -> types.SampleResponse:
+        """An answer as the ids of the trial's template, with log-probabilities of 0. Raises SamplingError."""
+        ...
+
+    def lost(self, began: float) -> float: ...
+
+
+class Speaking(Protocol):
+    """A policy that is asked in messages."""
+
+    def of_trial(self) -> Speaker: ...

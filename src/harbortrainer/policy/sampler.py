@@ -14,10 +14,9 @@ import tinker
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 from tinker import types
 
-from harbortrainer.policy.sample import Sample, SamplingError, to_sample
+from harbortrainer.policy.sample import History, Sample, SamplingError, Speaker, Speaking, to_sample
 from harbortrainer.policy.silence import Silences
 from harbortrainer.policy.solution import Solutions
-from harbortrainer.policy.speaker import History, Speaker, Speaking
 
 TRANSIENT = (
     tinker.APIConnectionError,

@@ -9,7 +9,7 @@ from harbor.llms.base import BaseLLM, ContextLengthExceededError, LLMResponse
 from harbor.models.metric import UsageInfo
 
 from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
-from harbortrainer.policy.speaker import History
+from harbortrainer.policy.sample import History
 
 Message = tuple[str, str]  # role, content
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from harbortrainer.policy.api.exchange import Exchange, Reply, Unavailable
 from harbortrainer.policy.api.normal import digests
 from harbortrainer.policy.api.prompts import Prompts
+from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.policy.tools import Message, Tool
@@ -18,12 +19,11 @@ MOST_TURNS = 2048  # of one opening, after which it is forgotten
 class Exchanges:
     """What `policy/api/service.py` asks of an Exchange, for many conversations at once."""
 
-    def __init__(self, new: Callable[[], Conversation], prompts: Prompts, at_once: int) -> None:
+    def __init__(self, new: Callable[[], Conversation], template: ChatTemplate, at_once: int) -> None:
         """`new`: an empty conversation; `at_once`: answers sampled at the same time."""
-        self._new, self._prompts, self._at_once = new, prompts, at_once
+        self._new, self._prompts, self._at_once = new, Prompts(template, needs_tools=False), at_once
         self._open: OrderedDict[str, Exchange] = OrderedDict()
         self.conversation = new()  # its limits and clock
-        self.answered = self.refusals = 0
 
     async def say(
         self,
@@ -37,20 +37,18 @@ class Exchanges:
         opening, exchange = self._exchange(messages, tools)
         try:
             reply = await exchange.say(messages, tools, asked_max_tokens=asked_max_tokens, again=again)
-        except SamplingError as error:
-            self._forget(opening, exchange)
+        except (SamplingError, RuntimeError) as error:  # RuntimeError: no weights are published
+            self._open.pop(opening, None)
             raise Unavailable(f"the policy gives no answer now: {error}") from error
-        self.answered += 1
         if len(exchange.turns) >= MOST_TURNS:
-            self._forget(opening, exchange)
+            self._open.pop(opening, None)
         return reply
 
     async def count(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
         """Tokens of a prompt."""
         return await self._exchange(messages, tools)[1].count(messages, tools)
 
-    def refused(self, status: int) -> None:
-        self.refusals += 1
+    def refused(self, status: int) -> None: ...
 
     async def close(self) -> None:
         """End what is being sampled."""
@@ -68,7 +66,3 @@ class Exchanges:
         while len(self._open) > KEPT:
             self._open.popitem(last=False)
         return opening, exchange
-
-    def _forget(self, opening: str, exchange: Exchange) -> None:
-        if self._open.get(opening) is exchange:
-            del self._open[opening]

@@ -1,10 +1,11 @@
 """The command `serve`: a checkpoint answers chat completions, responses and Anthropic's messages."""
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn
 
 from harbortrainer.backend.connect import Backend
@@ -19,7 +20,6 @@ from harbortrainer.evaluation.policies import (
     refuse_elsewhere,
     sampled,
 )
-from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
@@ -45,57 +45,49 @@ async def serve(args: ServeArgs, outside: Outside | None = None) -> NoReturn:
     config = _config(args, common_model([subject], args.model_name))
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     check_renderer(subject, template.renderer)
-    listener = _listener(args)
-    with listener:
+    with _listener(args) as listener:
         async with outside.connected(config, display) as backend:
             agree(config, backend.kind, backend.contract, backend.max_context)
-            await _answer(args, subject, config, template, backend, listener, key, display)
+            sampler = PolicySampler(powers_of_two=backend.kind.answers_of_powers, silences=backend.silences)
+            async with _opened(args, sampler, template, listener, key) as url:
+                display.say(
+                    f"{subject.name} answers at {url} as model {args.name} (chat completions, responses, Anthropic's "
+                    f"messages), temperature {args.temperature:g}, with the key in {args.key}; Ctrl-C stops it"
+                )
+                await _published(subject, backend, config, sampler, display.say)
 
 
-async def _answer(
-    args: ServeArgs,
-    subject: Subject,
-    config: Config,
-    template: ChatTemplate,
-    backend: Backend,
-    listener: socket.socket,
-    key: str,
-    display: Display,
-) -> NoReturn:
+@contextlib.asynccontextmanager
+async def _opened(
+    args: ServeArgs, sampler: PolicySampler, template: ChatTemplate, listener: socket.socket, key: str
+) -> AsyncIterator[str]:
+    """Answer clients within the block, with status 503 until weights are published."""
     from harbortrainer.policy.api.service import Endpoint as Service  # a web server, slow to import
     from harbortrainer.policy.api.service import Limits
 
-    sampler = PolicySampler(powers_of_two=backend.kind.answers_of_powers, silences=backend.silences)
-    limits: dict[str, Any] = {"max_tokens": args.max_tokens, "temperature": args.temperature}
-
-    def new() -> Conversation:
-        return Conversation(sampler, template, **limits, context_limit=args.context_limit)
-
-    exchanges = Exchanges(new, Prompts(template, needs_tools=False), args.max_requests)
-    opened = False
+    limits: dict[str, Any] = {name: getattr(args, name) for name in ("max_tokens", "temperature", "context_limit")}
+    exchanges = Exchanges(lambda: Conversation(sampler, template, **limits), template, args.max_requests)
     async with Service() as service:
-        while True:
-            try:
-                async with sampled(subject, backend, config) as client:
-                    sampler.publish(client, 0)
-                    if not opened:  # clients that come during an outage get a status
-                        service.open(exchanges, key, Limits(args.name, args.max_requests, CONNECTIONS))
-                        await service.serve(listener, key)
-                        _announce(args, subject, listener, display)
-                        opened = True
-                    await run_until(asyncio.Event().wait(), client.forgotten("serving"), backend.silent("serving"))
-            except ServerLost as error:
-                display.say(f"{error}; requests get status 503 until it answers")
-                await backend.until_answering(OUTAGE_SEC)
-                await backend.reopen()
+        service.open(exchanges, key, Limits(args.name, args.max_requests, CONNECTIONS))
+        await service.serve(listener, key)
+        yield f"http://{args.host}:{listener.getsockname()[1]}/v1"
 
 
-def _announce(args: ServeArgs, subject: Subject, listener: socket.socket, display: Display) -> None:
-    port = listener.getsockname()[1]
-    display.say(
-        f"{subject.name} answers at http://{args.host}:{port}/v1 as model {args.name} (chat completions, responses, "
-        f"Anthropic's messages), temperature {args.temperature:g}, with the key in {args.key}; Ctrl-C stops it"
-    )
+async def _published(
+    subject: Subject, backend: Backend, config: Config, sampler: PolicySampler, say: Callable[[str], None]
+) -> NoReturn:
+    """Keep the weights published, also after the server was lost."""
+    while True:
+        try:
+            async with sampled(subject, backend, config) as client:
+                sampler.publish(client, 0)
+                say("ready")
+                await run_until(asyncio.Event().wait(), client.forgotten("serving"), backend.silent("serving"))
+        except ServerLost as error:
+            sampler.withdraw()
+            say(f"{error}; requests get status 503 until it answers")
+            await backend.until_answering(OUTAGE_SEC)
+            await backend.reopen()
 
 
 def _key(variable: str) -> str:
@@ -121,5 +113,5 @@ def _listener(args: ServeArgs) -> socket.socket:
 def _config(args: ServeArgs, model_name: str) -> Config:
     """The settings that connecting and restoring read."""
     place = {name: getattr(args, name) for name in settings(Endpoint)}
-    shared: Sequence[str] = ("context_limit", "enable_thinking", "tool_format", "max_tokens")
-    return Config(**place, **{name: getattr(args, name) for name in shared}, model_name=model_name, tasks_dir="")
+    place |= {name: getattr(args, name) for name in ("context_limit", "enable_thinking", "tool_format", "max_tokens")}
+    return Config(**place, model_name=model_name, tasks_dir="")

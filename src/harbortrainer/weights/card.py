@@ -11,7 +11,6 @@ from harbortrainer.evaluation.policies import Subject
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory
 from harbortrainer.setting import settings
 from harbortrainer.tasks.sources import SOURCES_FILE
-from harbortrainer.tasks.split import SPLIT_FILE
 
 _LOCAL = {*settings(Endpoint), "logs_dir", "run_name", "resume", "wandb_project", "wandb_name", "agents_dir", "prices"}
 
@@ -29,13 +28,9 @@ def card(subject: Subject, model_name: str) -> str:
 
 
 def _data(run: RunDirectory) -> Iterator[str]:
-    if (file := run.path / SOURCES_FILE).is_file():
-        for source in read_value(file):
-            yield "- tasks: " + ", ".join(f"{name} {value}" for name, value in source.items() if value)
-    if (file := run.path / SPLIT_FILE).is_file():
-        yield f"- {len(read_json(file).get('train', ()))} tasks of training"
-    if (file := run.path / DATASET_FILE).is_file():
-        yield f"- conversations of {len(read_json(file, 'tasks')['tasks'])} tasks"
+    for file in (SOURCES_FILE, DATASET_FILE):  # tasks and where they come from; of fine-tuning the conversations' tasks
+        if (run.path / file).is_file():
+            yield f"```json\n{json.dumps(read_value(run.path / file), indent=1)}\n```"
 
 
 def _measured(run: RunDirectory, name: str) -> str:

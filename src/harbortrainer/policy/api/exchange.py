@@ -19,7 +19,7 @@ from harbortrainer.policy.api.normal import digest_after, digests
 from harbortrainer.policy.api.prompts import Prompts, letters
 from harbortrainer.policy.clock import Alarm
 from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
-from harbortrainer.policy.speaker import History
+from harbortrainer.policy.sample import History
 from harbortrainer.policy.tools import Message, Tool, signatures
 
 AT_ONCE = 4  # samples of one trial
