@@ -78,9 +78,9 @@ async def train(url: str, model: Path) -> Trained:
 
 
 def scored(python: Path, model: Path, adapter: Path, folder: Path) -> list[list[list[float]]]:
-    """Of TOKENS, by transformers and peft: with the adapter, and without."""
+    """Of TOKENS, by transformers and peft: with the adapter, without, and with it merged by the cookbook."""
     (file := folder / "tokens.json").write_text(json.dumps(TOKENS))
-    command = [python, "tests/support/peft_scores.py", model, adapter, file]
+    command = [python, "tests/support/peft_scores.py", model, adapter, file, folder / "merged"]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.rpartition("RESULT ")[2])
@@ -95,8 +95,9 @@ def test_an_exported_adapter_scores_as_the_sampler_does(trained: Trained, torch_
     assert main(["export", *words]) == 0
     files = {"README.md", "adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "tokenizer.json"}
     assert files <= {file.name for file in (tmp_path / "out").iterdir()}
-    with_it, without = scored(torch_env, trained.model, tmp_path / "out", tmp_path)
+    with_it, without, merged = scored(torch_env, trained.model, tmp_path / "out", tmp_path)
     assert apart(with_it, trained.sampled) < CLOSE
+    assert apart(merged, trained.sampled) < CLOSE
     assert apart(without, trained.sampled) > 0.01, "it has learned"
     left = [*checkpoints_base(trained.url).rglob("external--*")]
     assert left == [], "the files that the server made for it are gone"

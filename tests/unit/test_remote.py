@@ -12,6 +12,8 @@ from harbor.llms.chat import Chat
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
+from harbortrainer.policy.api.exchange import MATCHED, Exchange
+from harbortrainer.policy.api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation, result, user
 from harbortrainer.policy.remote import RemotePolicy, Spent, sendable, until_spent
@@ -154,6 +156,27 @@ async def test_its_calls_are_kept_in_the_form_of_the_template(tmp_path: Path, fa
     (call,) = sent[1]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"at": "a b"} and sent[2]["tool_call_id"] == call["id"]
     assert server.requests[0]["tools"] == [TOOL]
+
+
+async def test_an_agent_in_a_container_asks_it_through_the_runs_api(tmp_path: Path) -> None:
+    template = chat_of(QWEN_TOOLS)
+    async with chat_server([calls(("look", {"at": "x"})), says("done")]) as server:
+        policy = remote(server, tmp_path, template)
+        sampler = PolicySampler()
+        sampler.publish_speaking(policy, 0)
+        with sampler.of_trial("task") as own:
+            talk = Conversation(own, template, max_tokens=64, temperature=1.0, context_limit=4000)
+            exchange = Exchange(talk, Prompts(template))
+            asked = [{"role": "system", "content": "s"}, user("go")]
+            first = await exchange.say(asked, [TOOL])
+            called = {"type": "function", "function": {"name": "look", "arguments": {"at": "x"}}}
+            asked += [{"role": "assistant", "content": "", "tool_calls": [called]}, result("seen")]
+            assert (await exchange.say(asked, [TOOL])).text == "done"
+        await sampler.abandon()
+        await policy.aclose()
+    assert [(call.name, json.loads(call.arguments)) for call in first.calls] == [("look", {"at": "x"})]
+    assert exchange.stats[MATCHED] == 1, "the ids of the first answer go on"
+    assert [message["role"] for message in server.requests[1]["messages"]] == ["system", "user", "assistant", "tool"]
 
 
 async def test_thoughts_are_kept_on_request(tmp_path: Path) -> None:
