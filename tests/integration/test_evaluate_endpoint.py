@@ -22,7 +22,7 @@ from tests.support.chat_server import CUT, DRIPS, HANG, ChatServer, Reply, says
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 TASKS = ROOT / "datasets" / "quickstart"
-NAMES = ("count-1", "create-1", "copy-1")
+NAMES = ("count-1", "create-1")
 FAULTS: list[Reply] = [HANG, (429, "slow down"), CUT, (200, "<html>"), (200, {"choices": []}), (502, "bad"), DRIPS]
 
 
@@ -89,10 +89,10 @@ def test_a_faulty_endpoint_costs_no_trial_its_grade(tmp_path: Path, capsys: pyte
     assert requests[: len(first)] == first, "what the first process has spent is kept"
     assert len(requests) == len(server.requests)
     failed = [one for one in requests if one["how"]]
-    assert len(failed) > 3 and sum(one["prompt_tokens"] for one in requests if not one["how"]) >= 1000 * 6 * 3
+    assert len(failed) > 3 and sum(one["prompt_tokens"] for one in requests if not one["how"]) >= 1000 * 4 * 3
     trials = read_batch(out / "trajectories" / "eval_000000")
     assert {trial.outcome for trial in trials.values()} == {Outcome.COMPLETED}
 
     sft = ["sft", f"runs={out}", "backend=skyrl-tx", "skyrl_tx_url=http://localhost:9", f"model_name={MODEL}"]
     assert main([*sft, "batch_size=2", "n_epochs=1", f"logs_dir={tmp_path}", "--dry-run"]) == 0
-    assert "6 conversations" in capsys.readouterr().out
+    assert "4 conversations" in capsys.readouterr().out

@@ -21,7 +21,6 @@ from tests.support.engine_parts import ADAM, DATA, TOKENS, adapters, step
 from tests.support.hybrid_reference import TOKENIZER
 from tests.support.served_run import arguments, served_run, weights
 from tests.support.small_server import checkpoints_base
-from tests.support.tiers import first
 
 FAMILIES = ("qwen3", "llama", "qwen3.5")
 CLOSE = 1e-4  # nats, in float32
@@ -58,7 +57,7 @@ def write_model(family: str, folder: Path) -> None:
         tiny_model.write(ROOT / MODEL, folder, family, "float32")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.fixture(scope="module", params=first(1, FAMILIES))
+@pytest.fixture(scope="module", params=FAMILIES)
 def trained(request: pytest.FixtureRequest, server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     folder = tmp_path_factory.mktemp(request.param)
     model = folder / "tiny"
@@ -90,6 +89,7 @@ def apart(one: list[list[float]], other: list[list[float]]) -> float:
     return max(float(np.abs(np.array(a) - np.array(b)).max()) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.nightly
 def test_an_exported_adapter_scores_as_the_sampler_does(trained: Trained, torch_env: Path, tmp_path: Path) -> None:
     words = ["backend=skyrl-tx", f"skyrl_tx_url={trained.url}", f"checkpoint={trained.path}", f"to={tmp_path / 'out'}"]
     assert main(["export", *words]) == 0

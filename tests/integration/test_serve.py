@@ -75,6 +75,7 @@ def test_clients_of_both_apis_get_the_policys_answers(served: Served) -> None:
         client.models.list()
 
 
+@pytest.mark.nightly
 def test_harbors_own_command_line_gets_the_rewards_of_an_evaluation(
     served: Served, docker_ready: str, tmp_path: Path
 ) -> None:
