@@ -114,7 +114,8 @@ def trainer_config(args: EvalArgs, model_name: str) -> Config:
 
 def _between(args: EvalArgs) -> Iterator[str]:
     if args.model_name is None and args.checkpoint is None:
-        yield "model_name: needed for a base model; give model_name=… or checkpoint=RUN_DIR"
+        whose = "a base model" if args.policy is None else "the chat template and tokens of the trials of policy"
+        yield f"model_name: needed for {whose}; give model_name=…{' or checkpoint=RUN_DIR' * (args.policy is None)}"
     if args.policy is not None and args.checkpoint is not None:
         yield f"policy={args.policy}: checkpoint={args.checkpoint} is a policy too; give one of them as against"
     for k in args.k:

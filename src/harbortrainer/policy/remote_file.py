@@ -29,12 +29,12 @@ class PolicyFile:
 
 
 def read_policy(given: str, file: Path) -> dict[str, Any]:
-    """The file's object, checked. Raises UserError, which begins with `given`."""
+    """The file's object, checked, and its key is set. Raises UserError."""
     try:
         value = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{given}: cannot be read as JSON ({error}); give a file with url and model") from None
-    policy_of(given, value)
+    _ = policy_of(given, value).place.token
     return value
 
 
