@@ -61,6 +61,20 @@ measure() {
 
 stop_sampler() { SKYRL_TX_STATE="$V_STATE" scripts/stop_skyrl_tx.sh "$PORT"; }
 
+# timed_start NAME: the README's first command for V_MODEL; its seconds are a line of ready.jsonl.
+timed_start() {
+  local began=$SECONDS status=0
+  SKYRL_TX_PORT="$PORT" scripts/start_skyrl_tx.sh --background "$V_MODEL" 1 || status=$?
+  printf '{"measure": "start", "name": "%s", "status": %d, "start_sec": %d}\n' "$1" "$status" $((SECONDS - began)) | tee -a "$OUT/ready.jsonl"
+  curl --silent --max-time 10 "$URL/api/v1/healthz"
+  keep_line
+  return "$status"
+}
+
+keep_line() {
+  for file in "$STATE/server-$PORT"/{server,vllm}.log; do if [ -f "$file" ]; then tail -c 3000000 "$file" >"$OUT/line-$(basename "$file")"; fi; done
+}
+
 # passes SECONDS [FLAG ...]: scripts.gpu.passes on V_MODEL with most of the GPU; lines in passes.jsonl.
 passes() {
   export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$STATE/jax-cache}" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0

@@ -1,7 +1,7 @@
 """A Tinker API in this process: a small softmax model with real LoRA adapters and numerics as noisy as wanted."""
 
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -240,12 +240,14 @@ class Sampling:
         return Answer(SimpleNamespace(sequences=[sequence], prompt_logprobs=values))
 
 
-async def probed(numerics: Numerics, isolates: bool = True) -> ProbeFindings:
-    """What the probe finds of such a server."""
+async def probed(
+    numerics: Numerics, isolates: bool = True, measure: Callable[..., Awaitable[object]] = measure_all
+) -> ProbeFindings:
+    """What the probe, or a part of it, finds of such a server."""
     server: Any = Server(numerics)
     bench, findings = ProbeSession(Session(server, server, URL, "key"), "model", isolates), ProbeFindings()
     await bench.http.aclose()
     bench.http = httpx.AsyncClient(base_url=URL, transport=httpx.MockTransport(server.unload))
-    await measure_all(bench, findings)
+    await measure(bench, findings)
     await bench.close()
     return findings

@@ -20,7 +20,7 @@ from harbortrainer.backend.http import http_client
 from harbortrainer.backend.load import read_load, say_what_compiles
 from harbortrainer.backend.sessions import KEY_HEADER, Session
 from harbortrainer.errors import BackendError
-from harbortrainer.probe import losses, optimizer, sampling
+from harbortrainer.probe import losses, optimizer, promises, sampling
 from harbortrainer.probe.report import MEASUREMENT, ProbeFindings, ServerReport, load, store
 from harbortrainer.probe.session import RANK, ProbeSession
 from harbortrainer.stopping import run_until
@@ -44,7 +44,7 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
         return TINKER_DOCUMENTS
     if report is None:
         say(f"probing {session.url} with a temporary adapter (the result is cached for this version of the server)")
-        report = await load_or_probe(session, model_name, refresh=True, say=say)
+        report = await measured(session, model_name, short=True, say=say)
     facts = report.facts
     frozen, keeps = facts.frozen_samplers, facts.sampling_keeps_training
     return Contract(
@@ -64,17 +64,23 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
 async def load_or_probe(
     session: Session, model_name: str, refresh: bool = False, say: Callable[[str], None] = log.info
 ) -> ServerReport:
-    """The cached report of this version of the server and model, else that of a new probe (seconds), then cached.
+    """The cached whole report of this version of the server and model, else that of a new probe. See `measured`."""
+    if not refresh:
+        known = load((await identify(session.url, session.key)).fingerprint, model_name)
+        if known is not None and not known.short:
+            return known
+    return await measured(session, model_name, short=False, say=say)
 
-    `say` gets a line when the server compiles for long.
+
+async def measured(session: Session, model_name: str, short: bool, say: Callable[[str], None]) -> ServerReport:
+    """Probe, and cache the report. `say` gets a line when the server compiles for long.
+
     Raises BackendError when the server cannot be measured: it vanished or was started again meanwhile, which leaves no
     report, or has no free adapter slot.
     """
-    if not refresh and (known := load((await identify(session.url, session.key)).fingerprint, model_name)) is not None:
-        return known
     before = await identify(session.url, session.key)
     compiles = say_what_compiles(functools.partial(read_load, session.url), say)
-    report = await run_until(probe(session, model_name), compiles)
+    report = await run_until(probe(session, model_name, short), compiles)
     after = await identify(session.url, session.key)
     if after.server.get("instance") != before.server.get("instance"):
         raise BackendError(f"{session.url} was started again while it was measured; try again")
@@ -88,9 +94,10 @@ async def load_or_probe(
     return report
 
 
-async def probe(session: Session, model_name: str) -> ServerReport:
+async def probe(session: Session, model_name: str, short: bool = False) -> ServerReport:
     """Measure everything on temporary adapters of small rank, which are always removed at the end.
 
+    `short`: of a server that promises the facts, only what confirms them; everything where it does not.
     Raises BackendError when nothing can be measured: no server, no free adapter slot.
     """
     identity = await identify(session.url, session.key)
@@ -102,7 +109,12 @@ async def probe(session: Session, model_name: str) -> ServerReport:
     try:
         work.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
         await findings.section(SERVER, lambda: _describe(work, identity, findings))
-        await measure_all(work, findings)
+        confirmed = ProbeFindings()
+        short = short and promises.promised(identity.server) and await promises.confirm(work, confirmed)
+        if short:
+            findings.take(confirmed)
+        else:
+            await measure_all(work, findings)
     finally:
         await asyncio.shield(work.close())
         sdk.setLevel(before)
@@ -113,6 +125,7 @@ async def probe(session: Session, model_name: str) -> ServerReport:
         datetime.now(UTC).isoformat(timespec="seconds"),
         findings.to_facts(),
         tuple(findings.rows),
+        short=short,
     )
 
 

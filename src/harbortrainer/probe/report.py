@@ -60,6 +60,7 @@ class ServerReport:
     facts: Facts
     rows: tuple[Row, ...]
     format: Literal[4] = 4  # a report of another format is measured again
+    short: bool = False  # most facts are the server's own word
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -85,6 +86,11 @@ class ProbeFindings:
         else:
             value, verdict, note = (texts[0], "same", "") if found else (texts[1], "differs", note)
             self.row(group, what, value, verdict, note)
+
+    def take(self, other: "ProbeFindings") -> None:
+        """Add the rows and facts of another one."""
+        self.rows += other.rows
+        self.facts |= other.facts
 
     async def section(self, group: str, measure: Callable[[], Awaitable[None]]) -> None:
         """Run one measurement; a fault of the server becomes a row and does not stop the others."""

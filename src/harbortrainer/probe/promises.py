@@ -1,0 +1,78 @@
+"""What this project's own server promises by the repairs that it names, and three measurements that confirm it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from harbortrainer.backend.contract import TINKER_DOCUMENTS
+from harbortrainer.probe import sampling
+from harbortrainer.probe.losses import DEFAULTS, GRADIENT, HIGH_SCALE, LOW_SCALE, NORM_ERROR
+from harbortrainer.probe.report import ProbeFindings
+from harbortrainer.probe.session import ProbeSession, TrainStep, adam, pair, sgd, weighted
+
+# Without one of them the server as published differs from Tinker in a fact of the contract
+NEEDED = frozenset(
+    [
+        "sdk",
+        "own_pass",
+        "losses",
+        "own_step",
+        "loss_sum",
+        "grad_clip",
+        "samplers",
+        "padding",
+        "prompt_logprobs",
+        "logprobs",
+    ]
+)
+FACTS = {
+    "losses": {
+        name: tuple(one for one in DEFAULTS if one in having) for name, having in TINKER_DOCUMENTS.losses.items()
+    },
+    "adam": dict(TINKER_DOCUMENTS.adam),
+    "reduction": "sum",
+    "decays_other_adapters": False,
+    "frozen_samplers": True,
+    "sampling_keeps_training": True,
+}
+SUMS = "sums over tokens and datums"
+# Calls whose gradients are 1, 4 and 2 times the same one where losses are summed
+CALLS = ((1, (pair(),)), (4, (pair(4.0),)), (2, ((weighted(), weighted()),)))
+
+
+def promised(server: Mapping[str, Any]) -> bool:
+    """Whether a server's healthz names all repairs that the facts need."""
+    return set(server.get("repairs", ())) >= NEEDED
+
+
+async def confirm(session: ProbeSession, findings: ProbeFindings) -> bool:
+    """Confirm that gradients are sums, that samples are of the weights in training, and that padding does not show.
+
+    Sets all facts. False where a measurement does not confirm the promise. Raises BackendError.
+    """
+    await session.renew()
+    await findings.section(GRADIENT, lambda: _sums(session, findings))
+    await findings.section(sampling.GROUP, lambda: sampling.measure(session, findings))
+    await session.release(session.client)
+    facts = findings.facts
+    kept = facts.get("reduction") == "sum" and facts.get("can_sample") and not facts.get("wrong")
+    findings.facts.update(FACTS)
+    return bool(kept) and facts.get("prompt_logprobs") == "leading_none"
+
+
+async def _sums(session: ProbeSession, findings: ProbeFindings) -> None:
+    """Sets fact reduction where the reported norms of CALLS, and the gain of a step, are those of sums.
+
+    A plain step of rate 1 / norm² gains about one nat; more where datums are averaged. Raises BackendError.
+    """
+    first, *others = (await session.run([TrainStep(adam(0.0), calls) for _, calls in CALLS])).grad_norms
+    if not first:
+        findings.row(GRADIENT, SUMS, "no norm is reported", "unclear")
+        return
+    ratios = [(norm or 0.0) / first for norm in others]
+    gain = (await session.run([TrainStep(sgd(1 / first**2))])).gains[0]
+    right = all(abs(ratio / factor - 1) < NORM_ERROR for ratio, (factor, _) in zip(ratios, CALLS[1:], strict=True))
+    right = right and LOW_SCALE < gain < HIGH_SCALE
+    value = f"norms x{ratios[0]:.3g} and x{ratios[1]:.3g}, a step of one nat gains {gain:.3g}"
+    findings.row(GRADIENT, SUMS, value, "same" if right else "differs")
+    if right:
+        findings.facts["reduction"] = "sum"
