@@ -1,9 +1,9 @@
 """Policies that guess, made by hand: what is asked does not matter, the next token depends on the last one alone.
 
-The guesser answers \\boxed{N} to everything, N from 1 to 5, each as likely: some answers of a group are right and others
-wrong, which is what rl_loop needs to train. The player answers with any of ANSWERS: what some recipe or other takes for
-a number, a move, a grade, a program or a tool's call. Nothing is trained for them; an embedding and an output matrix
-are written.
+The guesser answers \\boxed{N} to everything, N from 1 to 5, each as likely: some answers of a group are right and
+others wrong, which is what rl_loop needs to train. The player answers with any of ANSWERS: what some recipe or other
+takes for a number, a move, a grade, a program or a tool's call. Nothing is trained for them; an embedding and an output
+matrix are written.
 """
 
 from collections.abc import Iterable

@@ -1,5 +1,9 @@
-"""The recipes of the cookbook that run_cookbook_recipes.sh runs, and what each is given beside its defaults."""
+"""The recipes of the cookbook that run_cookbook_recipes.sh runs, and what each is given beside its defaults.
 
+python -m scripts.cookbook.recipes NAME ... refuses names that are no recipe's.
+"""
+
+import sys
 from dataclasses import dataclass
 
 PLAYER, TEACHER = "Qwen/Qwen3.5-9B", "Qwen/Qwen3.6-35B-A3B"
@@ -59,9 +63,7 @@ RECIPES = {
             logs=("rlhf-player/sft", "rlhf-player/rm", "rlhf-player/rl"),
         ),
         Recipe("off_policy", "distillation.off_policy_reasoning", ("batch_size=8", "buffer_size=64", "lora_rank=16")),
-        Recipe(
-            "on_policy", "distillation.on_policy_distillation", (*DISTILLED, f"teacher_model={PLAYER}")
-        ),
+        Recipe("on_policy", "distillation.on_policy_distillation", (*DISTILLED, f"teacher_model={PLAYER}")),
         Recipe(
             "several_teachers",
             "distillation.on_policy_multi_teacher",
@@ -80,7 +82,12 @@ RECIPES = {
             makes="prompt_distillation/data/prompt_distillation_lang.jsonl",
         ),
         Recipe("prompt_distillation", "prompt_distillation.train", ("batch_size=8",), model=TEACHER),
-        Recipe("rubric_data", "rubric.generate_data", model_field="", makes="../data/tinker_cookbook/example_data/example_rubric_train.jsonl"),
+        Recipe(
+            "rubric_data",
+            "rubric.generate_data",
+            model_field="",
+            makes="../data/tinker_cookbook/example_data/example_rubric_train.jsonl",
+        ),
         Recipe(
             "rubric",
             "rubric.train",
@@ -104,3 +111,17 @@ RECIPES = {
         ),
     )
 }
+
+WRITE = "--write"
+
+
+def chosen(arguments: list[str]) -> list[Recipe]:
+    """The recipes that are named, all where none is. Ends the process with a line at another name."""
+    names = [name for name in arguments if name != WRITE]
+    if wrong := [name for name in names if name not in RECIPES]:
+        sys.exit(f"error: {wrong[0]}: no recipe; there are {', '.join(RECIPES)}")
+    return [RECIPES[name] for name in names or RECIPES]
+
+
+if __name__ == "__main__":
+    chosen(sys.argv[1:])

@@ -1,10 +1,13 @@
-"""Two recipes that run programs of the policy, in containers without a network: python -m scripts.cookbook.sandbox NAME …
+"""Two recipes that run programs of the policy, in containers without a network.
+
+python -m scripts.cookbook.sandbox code_rl|harbor_rl [key=value ...]
 
 code_rl asks SandboxFusion, an HTTP service whose image no registry gives us: `serving` answers its run_code. harbor_rl
 takes a function that makes a sandbox, by default one of Modal, which needs an account: `Container.create`. Runs in the
 recipes' environment; needs the docker command and images of scripts/setup.sh.
 """
 
+# ruff: noqa: ASYNC109 (the cookbook's interface)
 # pyright: reportMissingImports=false
 import asyncio
 import base64
