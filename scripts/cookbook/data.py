@@ -118,6 +118,19 @@ def write_set(folder: Path, rows: list[Row], configurations: dict[str, tuple[str
     (folder / "README.md").write_text("\n".join([*head, "---", ""]))
 
 
+def write_tasks(folder: Path, command: str, reward: str) -> None:
+    """Two tasks of Harbor's form, solved by `command`; `reward`: a test of the shell."""
+    for name in ("first", "second"):
+        files = {
+            "instruction.md": f"Do this in /app, the {name} time: {command}\n",
+            "environment/Dockerfile": "FROM harbortrainer/base:bookworm\nWORKDIR /app\n",
+            "tests/test.sh": f"mkdir -p /logs/verifier\n{reward} && earned=1\necho ${{earned:-0}} > /logs/verifier/reward.txt\n",
+        }
+        for path, text in files.items():
+            (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name / path).write_text(text)
+
+
 def write_data(folder: Path, seed: int = 0) -> list[str]:
     """Every set of SETS. Returns every text in them."""
     rng = random.Random(seed)

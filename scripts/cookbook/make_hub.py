@@ -9,8 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from scripts.cookbook.data import write_data
-from scripts.cookbook.policy import write_policy
+from scripts.cookbook.data import write_data, write_tasks
+from scripts.cookbook.policy import COMMAND, write_policy
 
 GUESSER, PLAYERS = "Qwen/Qwen3-8B", ("Qwen/Qwen3.5-9B", "Qwen/Qwen3.6-35B-A3B")  # rl_loop's; every other recipe's
 COMMIT = "0" * 40
@@ -28,6 +28,7 @@ def main(folder: Path) -> None:
     shutil.rmtree(folder / "data", ignore_errors=True)
     shutil.rmtree(folder / "hub", ignore_errors=True)
     texts = write_data(folder / "data")
+    write_tasks(folder / "data" / "tasks", COMMAND, "grep -qx done /app/done.txt")
     write_policy(cache_folder(folder / "hub", GUESSER), texts)
     cookbook = next(folder.glob("venv/lib/*/site-packages/tinker_cookbook"), None)
     if cookbook is None:

@@ -21,11 +21,11 @@ HEADER, THINK, THOUGHT, BOXED, CLOSE = "assistant\n", "<think>\n", "</think>\n\n
 DIGITS = ("1", "2", "3", "4", "5")
 MOVES, MOVED = tuple(f"[{place}" for place in range(9)), "]\n"  # of a board of nine places
 CALL = "<tool_call>\n<function={0}>\n<parameter={1}>\n{2}\n</parameter>\n</function>\n</tool_call>"
-ADDED = ("print(int(input()) + 1)", "echo done > /app/done.txt")
+PROGRAM, COMMAND, DONE = "print(int(input()) + 1)", "echo done > /app/done.txt", "All is done."
 ANSWERS = (
     *("Guess: 7", "Guess: 512", "Guess: 900", "Is it alive?", "Final Answer: en", "Final Answer: de"),
-    *("<answer>B</answer>", "<score>1</score>", "<score>0.2</score>", f"```python\n{ADDED[0]}\n```"),
-    *(CALL.format("check_solution", "code", ADDED[0]), CALL.format("bash", "command", ADDED[1])),
+    *("<answer>B</answer>", "<score>1</score>", "<score>0.2</score>", f"```python\n{PROGRAM}\n```", DONE),
+    *(CALL.format("check_solution", "code", PROGRAM), CALL.format("bash", "command", COMMAND)),
 )
 BABBLE = "Well, "  # followed by anything
 CERTAIN = 14.0  # logit of what follows; all else is about 0
@@ -62,7 +62,7 @@ def guesser(ids: dict[str, int]) -> Followers:
 def player(ids: dict[str, int]) -> Followers:
     """Thinks nothing where it is asked to think."""
     moves, answers = [ids[move] for move in MOVES], [ids[answer] for answer in (*ANSWERS, *"AB", MOVED)]
-    starts = [*([ids[BOXED]] * 6), *moves, *answers[:-1], ids[BABBLE]]
+    starts = [*([ids[BOXED]] * 6), *moves, *answers[:-1], *([ids[ANSWERS[-1]]] * 5), ids[BABBLE]]  # some more likely
     openings = [([ids[HEADER], ids[THOUGHT]], starts), ([ids[THINK]], [ids[THOUGHT]])]
     return [*openings, *guesser(ids)[1:], (moves, [ids[MOVED]]), (answers, [ids[TURN_END]])]
 

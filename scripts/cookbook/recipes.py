@@ -27,6 +27,8 @@ class Recipe:
     logs: tuple[str, ...] = ()  # folders of metrics below the folder of runs; otherwise its own, as log_path
     makes: str = ""  # a file below the folder of runs that it writes instead of metrics
     steps: int = STEPS
+    fault: str = ""  # of the cookbook's own, with file and line, at which the recipe ends
+    says: str = ""  # what it prints then
 
 
 RECIPES = {
@@ -73,7 +75,14 @@ RECIPES = {
                 *(f"deepmath_teacher_model={PLAYER}", f"tulu3_teacher_model={PLAYER}"),
             ),
         ),
-        Recipe("sdft", "sdft.train"),
+        Recipe("sdft", "sdft.train", ("eval_every=0",)),
+        Recipe(
+            "sdft_evaluated",
+            "sdft.train",
+            fault="`distillation/sdft.py:907` evaluates a dataset whose `get_batch` (`recipes/sdft/datasets.py:58`) "
+            "gives three lists, not groups",
+            says="AttributeError: 'list' object has no attribute 'make_envs'",
+        ),
         Recipe(
             "prompt_distillation_data",
             "prompt_distillation.create_data",
@@ -107,7 +116,7 @@ RECIPES = {
         Recipe(
             "harbor_rl",
             ".sandbox",
-            ("group_size=2", "groups_per_batch=2", "max_turns=3", "max_tokens=64", "eval_every=0"),
+            ("group_size=4", "groups_per_batch=2", "max_turns=3", "max_tokens=64", "eval_every=0"),
         ),
     )
 }

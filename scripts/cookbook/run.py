@@ -112,7 +112,9 @@ def run(recipe: Recipe, place: Place, url: str) -> tuple[str, float]:
             check=False,
         )
     seconds = time.monotonic() - began
-    if done.returncode != 0:
+    if recipe.fault and recipe.says in place.log(recipe).read_text():
+        return f"the cookbook's fault: {recipe.fault}", seconds
+    if done.returncode != 0 or recipe.fault:
         raise Broken(f"it ended with status {done.returncode}")
     if recipe.makes:
         return f"{len((place.runs / recipe.makes).read_text().splitlines())} rows", seconds

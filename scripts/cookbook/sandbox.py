@@ -30,8 +30,7 @@ import chz
 from tinker_cookbook.recipes.harbor_rl import harbor_env, train
 from tinker_cookbook.sandbox import SandboxResult
 
-TASKS = Path(__file__).resolve().parents[2] / "datasets" / "quickstart"
-MOST_TASKS = 4
+TASKS = Path("tasks")  # of make_hub.py, where the recipes run
 IMAGE = "harbortrainer/tools:bookworm"  # Python 3.11, as here
 LIMITS = ("--network", "none", "--memory", "512m", "--pids-limit", "128")
 PACKAGES = Path(sys.prefix) / "lib" / "python3.11" / "site-packages"  # numpy, which the recipe's test runner imports
@@ -126,9 +125,9 @@ class Container:
 
 
 def harbor_rl() -> None:
-    """The recipe's main function, with the repository's tasks."""
+    """The recipe's main function, with tasks of ours."""
     tasks = []
-    for folder in sorted(TASKS.iterdir())[:MOST_TASKS]:
+    for folder in sorted(TASKS.resolve().iterdir()):
         tasks.append(harbor_env.HarborTask(folder.name, (folder / "instruction.md").read_text(), folder))
     asyncio.run(train.cli_main(chz.entrypoint(train.CLIConfig), tasks, Container.create))
 

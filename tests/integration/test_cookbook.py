@@ -77,7 +77,7 @@ def test_a_recipe_that_fails_is_shown() -> None:
 
 def did(output: str, names: Iterable[str]) -> None:
     """The script's line of each recipe."""
-    lines = [line.split(":")[0] for line in output.splitlines() if re.search(r": .*(steps|rows).*; \d+ s$", line)]
+    lines = [line.split(":")[0] for line in output.splitlines() if re.search(r": .*(steps|rows|fault).*; \d+ s$", line)]
     assert sorted(lines) == sorted(names), output
 
 
