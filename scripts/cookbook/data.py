@@ -120,11 +120,12 @@ def write_set(folder: Path, rows: list[Row], configurations: dict[str, tuple[str
 
 def write_tasks(folder: Path, command: str, reward: str) -> None:
     """Two tasks of Harbor's form, solved by `command`; `reward`: a test of the shell."""
+    graded = f"mkdir -p /logs/verifier\n{reward} && earned=1\necho ${{earned:-0}} > /logs/verifier/reward.txt\n"
     for name in ("first", "second"):
         files = {
             "instruction.md": f"Do this in /app, the {name} time: {command}\n",
             "environment/Dockerfile": "FROM harbortrainer/base:bookworm\nWORKDIR /app\n",
-            "tests/test.sh": f"mkdir -p /logs/verifier\n{reward} && earned=1\necho ${{earned:-0}} > /logs/verifier/reward.txt\n",
+            "tests/test.sh": graded,
         }
         for path, text in files.items():
             (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
