@@ -97,7 +97,7 @@ SETS: dict[str, tuple[Callable[[random.Random], Row], dict[str, tuple[str, ...]]
     "hicai-zju/SciKnowEval": (science_choice, {"default": ("test",)}),
     "agentica-org/DeepCoder-Preview-Dataset": (
         program,
-        dict.fromkeys(("primeintellect", "taco"), ("train",)) | {"lcbv5": ("train", "test"), "codeforces": ("test",)},
+        {"primeintellect": ("train",), "taco": ("train",), "lcbv5": ("train", "test"), "codeforces": ("test",)},
     ),
 }  # what makes a row, and the splits of each configuration
 

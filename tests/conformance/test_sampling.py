@@ -84,9 +84,7 @@ def ending(fresh) -> tuple[tinker.SamplingClient, int]:
 
 def test_an_answer_ends_at_the_models_own_end_unless_stop_is_empty(ending):
     sampler, end = ending
-    plain, strings, one, never = (
-        sample(sampler, n=4, **stop) for stop in ({}, {"stop": ["not said"]}, {"stop": "not said"}, {"stop": []})
-    )
+    plain, strings, one, never = (sample(sampler, n=4, stop=stop) for stop in (None, ["not said"], "not said", []))
     ended = [answer for answer in plain if answer.stop_reason == "stop"]
     assert ended and all(answer.tokens[-1] == end and end not in answer.tokens[:-1] for answer in ended)
     assert tokens_of(plain) == tokens_of(strings) == tokens_of(one)
