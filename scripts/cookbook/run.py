@@ -30,7 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "server.md"
 BEGIN, END = "<!-- recipes: written by scripts/run_cookbook_recipes.sh --write -->\n", "<!-- /recipes -->\n"
 LIMIT_SEC = 1800
-SHOWN = {"train_mean_nll": "loss", "env/all/reward/total": "reward", "dpo_loss": "loss", "teacher_kl": "KL"}
+SHOWN = {"train_mean_nll": "loss", "dpo_loss": "loss", "env/all/reward/total": "reward", "teacher_kl": "KL"}
+SHOWN |= {"skyrl.ai/grad_norm": "gradient"}  # of the last step
+TRAINING = ("grad_norm", "surrogate_loss:sum")  # what only the optimizer reports; only a loss of the client's
 KEPT = threading.Lock()  # of results.json
 FAULTS = re.compile(r"Traceback|Cleaning up failed| ERROR ")
 
@@ -83,7 +85,7 @@ def numbers(folder: Path, steps: int) -> str:
     """What a recipe logged at its last step. Raises Broken unless it trained `steps` times and saved the end."""
     path = folder / "metrics.jsonl"
     rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    trained = [row for row in rows if any(name.endswith("grad_norm") for name in row)]  # only the optimizer has it
+    trained = [row for row in rows if any(name.endswith(TRAINING) for name in row)]
     if len(trained) < steps:
         raise Broken(f"{folder.name}: it trained {len(trained)} times, not {steps}")
     saved = folder / "checkpoints.jsonl"
@@ -91,7 +93,6 @@ def numbers(folder: Path, steps: int) -> str:
         raise Broken(f"{folder.name}: no final checkpoint")
     last = trained[-1]
     shown = {name: last[key] for key, name in SHOWN.items() if key in last}
-    shown["gradient"] = next(value for name, value in last.items() if name.endswith("grad_norm"))
     return ", ".join([f"{len(trained)} steps", *(f"{name} {value:.3g}" for name, value in shown.items())])
 
 
