@@ -116,7 +116,7 @@ RECIPES = {
         Recipe(
             "harbor_rl",
             ".sandbox",
-            ("group_size=4", "groups_per_batch=1", "max_turns=3", "max_tokens=64", "eval_every=0"),
+            ("group_size=8", "groups_per_batch=1", "max_turns=3", "max_tokens=64", "eval_every=0"),
         ),
     )
 }
