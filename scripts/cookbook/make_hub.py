@@ -14,6 +14,7 @@ from scripts.cookbook.policy import COMMAND, write_policy
 
 GUESSER, PLAYERS = "Qwen/Qwen3-8B", ("Qwen/Qwen3.5-9B", "Qwen/Qwen3.6-35B-A3B")  # rl_loop's; every other recipe's
 COMMIT = "0" * 40
+EVERY = 40  # of 2,100 sentences that one recipe classifies, one is kept
 
 
 def cache_folder(home: Path, model: str) -> Path:
@@ -35,6 +36,8 @@ def main(folder: Path) -> None:
         return
     examples = "tinker_cookbook/example_data"  # where two recipes look, from the folder that they run in
     shutil.copytree(cookbook / "example_data", folder / "data" / examples)
+    sentences = folder / "data" / examples / "multilingual.txt"
+    sentences.write_text("".join(sentences.read_text().splitlines(keepends=True)[::EVERY]))
     prompts = [path.read_text() for path in sorted(cookbook.glob("recipes/**/*.py"))]  # short, once they are learnt
     for name in PLAYERS:
         write_policy(cache_folder(folder / "hub", name), [*texts, *prompts], plays=True)

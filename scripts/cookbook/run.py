@@ -61,7 +61,8 @@ class Place:
 
     def outputs(self, recipe: Recipe) -> list[Path]:
         """Folders with the recipe's metrics, or the one file that it makes."""
-        return [self.runs / name for name in ((recipe.makes,) if recipe.makes else recipe.logs or (recipe.name,))]
+        own = recipe.logs or (f"logs/{recipe.name}",)
+        return [self.runs / name for name in ((recipe.makes,) if recipe.makes else own)]
 
     def command(self, recipe: Recipe) -> list[str]:
         own = recipe.module.startswith(".")
@@ -72,7 +73,7 @@ class Place:
         if not recipe.makes:
             settings.append(f"max_steps={recipe.steps}")
         if not (recipe.makes or recipe.logs):
-            settings.append(f"log_path={self.runs / recipe.name}")
+            settings.append(f"log_path={self.outputs(recipe)[0]}")
         return [self.python, "-m", module, *([recipe.name] if own else []), *settings]
 
     def environment(self, url: str) -> dict[str, str]:
@@ -176,7 +177,9 @@ def main() -> None:
     fine = True
     for model in dict.fromkeys(recipe.model for recipe in recipes):
         with server(model, place) as url, ThreadPoolExecutor(int(os.environ.get("JOBS", "1"))) as pool:
-            fine &= all([*pool.map(lambda one: tried(one, place, url), [one for one in recipes if one.model == model])])
+            here = [one for one in recipes if one.model == model]
+            for together in ([one for one in here if one.makes], [one for one in here if not one.makes]):  # data first
+                fine &= all([*pool.map(lambda one: tried(one, place, url), together)])
     if WRITE in arguments:
         before, _, rest = PAGE.read_text().partition(BEGIN)
         PAGE.write_text(f"{before}{BEGIN}\n{table(kept(place))}\n{END}{rest.partition(END)[2]}")
