@@ -74,7 +74,7 @@ async def run(url: str, model: str, ids: np.ndarray) -> dict[str, Any]:
     after = logprobs_of(await client.forward(batch(ids), "cross_entropy"))
     sampler = await client.save_weights_and_get_sampling_client()
     prompt = tinker.ModelInput.from_ints(ids[0, :-1].tolist())
-    greedy = tinker.SamplingParams(max_tokens=ANSWER, temperature=0.0)
+    greedy = tinker.SamplingParams(max_tokens=ANSWER, temperature=0.0, stop=[])
     sampled = (await sampler.sample(prompt, 1, greedy)).sequences[0]
     async with httpx.AsyncClient(timeout=60) as http:
         await http.post(f"{url}/api/v1/unload_model", json={"model_id": client.model_id, "type": "unload_model"})

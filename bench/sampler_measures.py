@@ -275,7 +275,7 @@ class Bench:
         return self._random.choices(self._words, k=max(1, tokens))
 
     async def _sample(self, prompt: list[int], tokens: int | None = None) -> Answer:
-        params = tinker.SamplingParams(max_tokens=tokens or self.sizes.answer, temperature=1.0)
+        params = tinker.SamplingParams(max_tokens=tokens or self.sizes.answer, temperature=1.0, stop=[])
         answer = (await self.sampler.sample(tinker.ModelInput.from_ints(prompt), 1, params)).sequences[0]
         if answer.logprobs is None:
             raise ValueError("a sample without log-probabilities")

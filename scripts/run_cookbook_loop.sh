@@ -40,12 +40,7 @@ stop_server_again() {
 }
 
 cd "$ROOT"
-[ -x .venv/bin/python ] || fail "the trainer environment .venv is missing; run scripts/setup.sh"
-ensure_cookbook_env "$WORK/venv"
-.venv/bin/python -m scripts.cookbook.make_hub "$WORK" 2>/dev/null || fail "the recipes' data could not be made in $WORK"
-# The recipes ask a hub for model and data: here both find them without one
-export HF_HOME="$WORK/hub" HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
-export TINKER_API_KEY="${SKYRL_TX_API_KEY:-tml-none}" TINKER_TELEMETRY=0 WANDB_MODE=offline
+ready_cookbook "$WORK"
 MODEL=Qwen/Qwen3-8B URL="${SKYRL_TX_URL:-}"
 trap stop_server_again EXIT
 if [ -z "$URL" ]; then start_server; fi

@@ -45,7 +45,7 @@ SLOW = (  # the longest first
     *("base_models", "desk", "server_upkeep", "server_scripts", "doctor", "trial_outcomes", "server_faults"),
     *("saved_weights", "agents", "server_shapes", "server_vllm", "reward_integrity", "agent_endings"),
     *("system_restored", "wandb", "backend_live", "task_shapes", "server_requests", "conversations_live"),
-    *("sampler_bench", "terminal_turn", "quickstart_tasks", "docker_disk"),
+    *("sampler_bench", "cookbook", "terminal_turn", "quickstart_tasks", "docker_disk"),
 )
 LONGEST = 12  # groups that the summary names
 FIRST_PORT, PORTS_EACH = 21_000, 1000  # of the tests' servers, and for each process of the tests

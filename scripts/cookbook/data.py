@@ -1,17 +1,21 @@
-"""Data in the formats that the recipes ask a hub for, made here: word problems (gsm8k) and short chats (no_robots)."""
+"""Data in the formats that the recipes ask a hub for, made here. Each set is a folder under the name that they load."""
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+Row = dict[str, Any]
 NAMES = ("Ana", "Ben", "Chidi", "Dora", "Emil", "Farah", "Goran", "Hana")
 THINGS = ("apples", "books", "coins", "drums", "eggs", "flags", "kites", "lamps")
 ANSWERS, WEIGHTS = (1, 2, 3, 4, 5), (1, 2, 4, 2, 1)  # small and uneven: a policy that guesses is right at times
 COLOURS = ("red", "green", "blue", "white", "black", "yellow")
+ROWS = {"openai/gsm8k": 160, "HuggingFaceH4/no_robots": 320}
+FEW = 80  # rows of every other set
 
 
-def word_problem(rng: random.Random) -> dict[str, str]:
+def word_problem(rng: random.Random) -> Row:
     """One row of gsm8k's: question, and an answer whose last line is "#### NUMBER"."""
     name, thing = rng.choice(NAMES), rng.choice(THINGS)
     answer = rng.choices(ANSWERS, WEIGHTS)[0]
@@ -27,18 +31,75 @@ def word_problem(rng: random.Random) -> dict[str, str]:
     return {"question": question, "answer": f"{working}\n#### {answer}"}
 
 
-def chat(rng: random.Random) -> dict[str, object]:
-    """One row of no_robots': a short conversation, and what it was made from."""
+def exchange(rng: random.Random) -> tuple[str, str]:
+    """A question and its answer."""
     name, thing, colour = rng.choice(NAMES), rng.choice(THINGS), rng.choice(COLOURS)
-    asked, told = rng.choice(
+    return rng.choice(
         (
             (f"Which colour are the {thing} of {name}?", f"The {thing} of {name} are {colour}."),
             (f"Say in one line what {name} did with the {colour} {thing}.", f"{name} put the {colour} {thing} away."),
             (f"Who has the {colour} {thing}?", f"{name} has the {colour} {thing}."),
         )
     )
+
+
+def chat(rng: random.Random) -> Row:
+    """One row of no_robots' and of Tulu 3's: a short conversation, and what it was made from."""
+    asked, told = exchange(rng)
     messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": told}]
     return {"prompt": asked, "prompt_id": f"{rng.getrandbits(64):016x}", "messages": messages, "category": "Closed QA"}
+
+
+def thought(rng: random.Random) -> Row:
+    """One row of OpenThoughts3's."""
+    asked, told = exchange(rng)
+    turns = (("human", asked), ("gpt", f"<think>\nIt is said above.\n</think>\n\n{told}"))
+    return {"conversations": [{"from": who, "value": text} for who, text in turns]}
+
+
+def preference(rng: random.Random) -> Row:
+    """One row of hh-rlhf's: a conversation with the better and with the worse answer."""
+    asked, told = exchange(rng)
+    texts = {"chosen": told, "rejected": "I would rather not say."}
+    return {which: f"\n\nHuman: {asked}\n\nAssistant: {text}" for which, text in texts.items()}
+
+
+def deep_problem(rng: random.Random) -> Row:
+    """One row of DeepMath's."""
+    row = word_problem(rng)
+    return {"question": row["question"], "final_answer": row["answer"].split()[-1], "difficulty": 1.0}
+
+
+def science_choice(rng: random.Random) -> Row:
+    """One row of SciKnowEval's: a question of chemistry with four choices."""
+    texts = [f"{rng.choice(COLOURS)} {thing}" for thing in rng.sample(THINGS, 4)]
+    details = {"level": "L3", "task": "made up", "subtask": "", "source": ""}
+    choices = {"label": list("ABCD"), "text": texts}
+    row = {"question": f"What did {rng.choice(NAMES)} mix?", "choices": choices, "answerKey": rng.choice("ABCD")}
+    return row | {"domain": "Chemistry", "type": "mcq-4-choices", "details": details}
+
+
+def program(rng: random.Random) -> Row:
+    """One row of DeepCoder's: a problem, and tests of what a program reads and writes."""
+    more = rng.randint(1, 3)
+    pairs = [{"input": f"{given}\n", "output": f"{given + more}\n", "testtype": "stdin_stdout"} for given in (1, 7)]
+    problem = f"Read a whole number and write it plus {more}."
+    return {"problem": problem, "tests": json.dumps(pairs), "metadata": "{}", "starter_code": ""}
+
+
+SETS: dict[str, tuple[Callable[[random.Random], Row], dict[str, tuple[str, ...]]]] = {
+    "openai/gsm8k": (word_problem, {"main": ("train", "test")}),
+    "HuggingFaceH4/no_robots": (chat, {"default": ("train", "test")}),
+    "allenai/tulu-3-sft-mixture": (chat, {"default": ("train",)}),
+    "open-thoughts/OpenThoughts3-1.2M": (thought, {"default": ("train",)}),
+    "Anthropic/hh-rlhf": (preference, {"default": ("train", "test")}),
+    "zwhe99/DeepMath-103K": (deep_problem, {"default": ("train",)}),
+    "hicai-zju/SciKnowEval": (science_choice, {"default": ("test",)}),
+    "agentica-org/DeepCoder-Preview-Dataset": (
+        program,
+        {"primeintellect": ("train",), "taco": ("train",), "lcbv5": ("train", "test"), "codeforces": ("test",)},
+    ),
+}  # what makes a row, and the splits of each configuration
 
 
 def write_rows(path: Path, rows: Iterable[object]) -> None:
@@ -46,18 +107,40 @@ def write_rows(path: Path, rows: Iterable[object]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def write_data(folder: Path, *, problems: int, chats: int, seed: int = 0) -> list[str]:
-    """Both data sets as folders under the names that the recipes load. Returns every text in them."""
+def write_set(folder: Path, rows: list[Row], configurations: dict[str, tuple[str, ...]]) -> None:
+    """A test split beside a training split is every eighth row of it."""
+    head = ["---", "configs:"]
+    for name, splits in configurations.items():
+        head += [f"- config_name: {name}", "  data_files:"]
+        for split in splits:
+            head += [f"  - split: {split}", f"    path: {name}/{split}.jsonl"]
+            write_rows(folder / name / f"{split}.jsonl", rows[:: 8 if split == "test" and len(splits) > 1 else 1])
+    (folder / "README.md").write_text("\n".join([*head, "---", ""]))
+
+
+def write_tasks(folder: Path, command: str, reward: str) -> None:
+    """Two tasks of Harbor's form, solved by `command`; `reward`: a test of the shell."""
+    graded = f"mkdir -p /logs/verifier\n{reward} && earned=1\necho ${{earned:-0}} > /logs/verifier/reward.txt\n"
+    for name in ("first", "second"):
+        files = {
+            "instruction.md": f"Do this in /app, the {name} time: {command}\n",
+            "environment/Dockerfile": "FROM harbortrainer/base:bookworm\nWORKDIR /app\n",
+            "tests/test.sh": graded,
+        }
+        for path, text in files.items():
+            (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name / path).write_text(text)
+
+
+def write_data(folder: Path, seed: int = 0) -> list[str]:
+    """Every set of SETS. Returns every text in them."""
     rng = random.Random(seed)
-    problem_rows = [word_problem(rng) for _ in range(problems)]
-    chat_rows = [chat(rng) for _ in range(chats)]
-    gsm8k, no_robots = folder / "openai" / "gsm8k", folder / "HuggingFaceH4" / "no_robots"
-    for split, share in (("train", 1), ("test", 8)):
-        write_rows(gsm8k / "main" / f"{split}.jsonl", problem_rows[::share])
-        write_rows(no_robots / f"{split}.jsonl", chat_rows[::share])
-    files = "".join(f"  - split: {split}\n    path: main/{split}.jsonl\n" for split in ("train", "test"))
-    (gsm8k / "README.md").write_text(f"---\nconfigs:\n- config_name: main\n  data_files:\n{files}---\n")
-    return [text for row in [*problem_rows, *chat_rows] for text in texts(row)]
+    found: list[str] = []
+    for name, (make, configurations) in SETS.items():
+        rows = [make(rng) for _ in range(ROWS.get(name, FEW))]
+        write_set(folder / name, rows, configurations)
+        found += [text for row in rows for text in texts(row)]
+    return found
 
 
 def texts(row: object) -> list[str]:

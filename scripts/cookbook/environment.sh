@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by run_cookbook_loop.sh: the recipes' own environment. Needs lib/common.sh and lib/python.sh.
+# Sourced by run_cookbook_loop.sh and run_cookbook_recipes.sh: the recipes' own environment, and what a hub would give
+# them. Needs lib/common.sh and lib/python.sh.
 COOKBOOK_PYTHON=3.11 # requirements.lock holds the wheels of this one
 
 # cookbook_sync VENV FLAG...: what the lock says, and nothing else.
@@ -31,4 +32,13 @@ ensure_cookbook_env() {
   }
   echo "$wanted" >"$venv/.lock-hash"
   say "cookbook environment ready in $((SECONDS - began)) s"
+}
+
+# ready_cookbook WORK: WORK/venv, data and policies are there, and servers and recipes find them without a hub.
+ready_cookbook() {
+  [ -x "$ROOT/.venv/bin/python" ] || fail "the trainer environment .venv is missing; run scripts/setup.sh"
+  ensure_cookbook_env "$1/venv"
+  (cd "$ROOT" && .venv/bin/python -m scripts.cookbook.make_hub "$1" 2>/dev/null) || fail "the recipes' data could not be made in $1"
+  export HF_HOME="$1/hub" HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
+  export TINKER_API_KEY="${SKYRL_TX_API_KEY:-tml-none}" TINKER_TELEMETRY=0 WANDB_MODE=offline
 }

@@ -172,9 +172,10 @@ REPAIRS = (
     ),
     Repair(
         "prompts",
-        "prompts and sampling settings are not checked, max_tokens is obligatory",
-        f"{API}: SampleRequest, SamplingParams",
+        "prompts and sampling settings are not checked, max_tokens is obligatory, no answer ends by itself",
+        f"{API}: SampleRequest, SamplingParams; skyrl/tx/utils/generator.py: GeneratorMixin.generate",
         api=("api_prompts",),
+        engine=("engine_stops",),
     ),
     Repair(
         "names",

@@ -32,6 +32,16 @@ def model_config() -> dict[str, Any]:
     return values | {name: value for name, value in values.get("text_config", {}).items() if value is not None}
 
 
+@cache
+def end_tokens() -> list[int]:
+    """At which the model ends a text by itself; none where its files name none."""
+    found = model_config().get("eos_token_id")
+    generation = model_folder() / "generation_config.json"
+    if generation.is_file():
+        found = json.loads(generation.read_text()).get("eos_token_id", found)
+    return [] if found is None else found if isinstance(found, list) else [found]
+
+
 def context_limit() -> int:
     """Tokens in one sequence, prompt and answer together: the operator's, else what the model was made for."""
     return api.app.state.context_limit or positions.longest(model_config()) or LONG_CONTEXT

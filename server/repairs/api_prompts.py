@@ -3,7 +3,8 @@
 Upstream: skyrl/tinker/api.py, SampleRequest, SamplingParams and asample. There a token beyond the vocabulary is NaN, no
 prompt is too long, a request without max_tokens is refused, settings that the server does not have are dropped, and a
 temperature that is not finite is a row that sqlite cannot read: the engine ends, also after each restart. Any number of
-samples is taken: lists of as many prompts fill the engine's memory, and an answer beyond sqlite's limit ends it.
+samples is taken: lists of as many prompts fill the engine's memory, and an answer beyond sqlite's limit ends it. An
+answer without `stop` runs to max_tokens, where the SDK says that it ends at the model's own end.
 """
 
 # pyright: reportMissingImports=false
@@ -14,7 +15,7 @@ from skyrl.tinker import types
 
 from repairs import api_requests, shared
 from repairs.api_datums import check_fits, text_tokens
-from repairs.api_limits import context_limit, vocabulary, whole_context
+from repairs.api_limits import context_limit, end_tokens, vocabulary, whole_context
 from repairs.api_routes import Endpoint, bad_request, wrap
 
 ABSENT = (
@@ -73,6 +74,15 @@ def check_scores(request: api_requests.SampleRequest, n_prompt: int) -> None:
         raise bad_request(f"{LAST_N}={last_n}: needs prompt_logprobs, and 1 to {n_prompt - 1} of {n_prompt} tokens")
 
 
+def with_ends(params: api_requests.SamplingParams, max_tokens: int) -> api_requests.SamplingParams:
+    """Without `stop`, or with strings, an answer ends at the model's own end as well; with [] or tokens it does not."""
+    stop = [params.stop] if isinstance(params.stop, str) else params.stop
+    found = params.model_copy(update={"max_tokens": max_tokens, "stop": stop})
+    if stop is None or any(isinstance(one, str) for one in stop):
+        found._ends = end_tokens()
+    return found
+
+
 def remembered(stock: Endpoint) -> Endpoint:
     async def create_future(
         session: Any, request_type: Any, model_id: Any, request_data: Any, seq_id: Any = None
@@ -97,7 +107,7 @@ def checked(stock: Endpoint) -> Endpoint:
             check_fits(n_prompt, "trained", "prompt to be scored")
         if not (request.prompt_logprobs and max_tokens == 1):
             check_fits(n_prompt + max_tokens, "sampled", "prompt and max_tokens")
-        params = request.sampling_params.model_copy(update={"max_tokens": max_tokens})
+        params = with_ends(request.sampling_params, max_tokens)
         return await stock(request=request.model_copy(update={"sampling_params": params}), session=session, **others)
 
     return asample

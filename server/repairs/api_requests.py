@@ -7,7 +7,7 @@ field is not yet to honour it: the repairs do that.
 # pyright: reportMissingImports=false
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 from skyrl.tinker import api
 
 from repairs.api_routes import open_endpoint
@@ -57,7 +57,19 @@ class OptimStepRequest(api.OptimStepRequest):
     adam_params: AdamParams
 
 
+class SamplingParams(api.SamplingParams):
+    """`_ends`: tokens that end an answer beside those that the client names."""
+
+    stop: str | list[int] | list[str] | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    _ends: list[int] = PrivateAttr(default_factory=list)
+
+    def to_types(self) -> Any:
+        found = super().to_types()
+        return found.model_copy(update={"stop_tokens": [*(found.stop_tokens or []), *self._ends] or None})
+
+
 class SampleRequest(api.SampleRequest):
+    sampling_params: SamplingParams
     topk_sample_logprobs: int = 0
     target_prompt_logprobs: dict[str, Any] | None = None
     prompt_alt_tokens_k: int = 0

@@ -1,10 +1,12 @@
 """save_weights_for_sampler, asample: what is sampled, its logprobs, and whose weights it comes from."""
 
+import math
+
 import numpy as np
 import pytest
 import tinker
 
-from .parts import MAX_TOKENS, TOKENS, adam_step, logprobs, output, sample, scored, settled
+from .parts import MAX_TOKENS, TOKENS, adam_step, datum, logprobs, output, sample, scored, settled
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,44 @@ def test_a_stop_token_ends_an_answer_and_is_its_last(sampler):
     (stopped,) = sample(sampler, seed=seed, stop=[stop])
     assert list(stopped.tokens) == list(whole.tokens[: whole.tokens.index(stop) + 1])
     assert stopped.stop_reason == "stop" and len(stopped.logprobs or []) == len(stopped.tokens)
+
+
+@pytest.fixture
+def ending(fresh) -> tuple[tinker.SamplingClient, int]:
+    """A sampler that ends the text after TOKENS more often than not, and the token that ends it."""
+    client = fresh()
+    end = client.get_tokenizer().eos_token_id
+    last = datum((*TOKENS, end), weights=[0.0] * (len(TOKENS) - 1) + [1.0])
+    for _ in range(40):
+        computed = client.forward_backward([last], "cross_entropy")
+        settled(client.optim_step(tinker.AdamParams(learning_rate=1e-2)))
+        if output(computed, "logprobs")[0][-1] > math.log(0.5):
+            break
+    return settled(client.save_weights_and_get_sampling_client()), end
+
+
+def test_an_answer_ends_at_the_models_own_end_unless_stop_is_empty(ending):
+    sampler, end = ending
+    plain, strings, one, never = (sample(sampler, n=4, stop=stop) for stop in (None, ["not said"], "not said", []))
+    ended = [answer for answer in plain if answer.stop_reason == "stop"]
+    assert ended and all(answer.tokens[-1] == end and end not in answer.tokens[:-1] for answer in ended)
+    assert tokens_of(plain) == tokens_of(strings) == tokens_of(one)
+    assert [answer.stop_reason for answer in plain] == [answer.stop_reason for answer in strings]
+    assert all(len(answer.tokens) == MAX_TOKENS and answer.stop_reason == "length" for answer in never)
+    assert any(end in answer.tokens[:-1] for answer in never)
+
+
+def tokens_of(answers: list[tinker.SampledSequence]) -> list[list[int]]:
+    return [list(answer.tokens) for answer in answers]
+
+
+def test_a_string_ends_an_answer(sampler, training):
+    (whole,) = sample(sampler, temperature=0.0, stop=[])
+    texts = [training.get_tokenizer().decode(list(whole.tokens[:count])) for count in range(1, MAX_TOKENS + 1)]
+    count = next(n for n, text in enumerate(texts, 1) if n > 1 and "\ufffd" not in text and texts[n - 2] != text)
+    (cut,) = sample(sampler, temperature=0.0, stop=[texts[count - 1], "not said"])
+    assert list(cut.tokens) == list(whole.tokens[:count]) and cut.stop_reason == "stop"
+    assert len(cut.logprobs or ()) == count
 
 
 def test_given_tokens_are_scored_as_the_trainer_does(training, sampler):

@@ -1,12 +1,13 @@
-"""The Tinker cookbook's published recipes on our server, at night: trained to the end, killed and resumed."""
+"""The Tinker cookbook's published recipes on our server: trained to the end; two loops killed and resumed, at night."""
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from scripts.cookbook import recipes
 from tests.conftest import ROOT, free_port, live_server, run_script, succeed
 
 BATCHES = 4
@@ -16,7 +17,10 @@ RESUMED = r"killed after \d+, resumed at 2"
 
 
 WORK = ROOT / ".state" / "cookbook"
-MODEL = "Qwen/Qwen3-8B"
+MODEL, PLAYER = "Qwen/Qwen3-8B", "Qwen/Qwen3.5-9B"
+ENVIRONMENT = "scripts/cookbook/environment.sh"
+RECIPES = "scripts/run_cookbook_recipes.sh"
+BY_DAY = ("math_rl_stream", "on_policy", "dpo")  # samples, a teacher's scores, gradients of a loss of the client's
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +73,35 @@ def test_a_recipe_that_fails_is_shown() -> None:
     assert failed.returncode == 1
     assert "error: sl_loop: it ended with status 1 before a checkpoint" in failed.stdout
     assert re.search(r"its whole output: \S+/sl_loop.log", failed.stdout)
+
+
+def did(output: str, names: Iterable[str]) -> None:
+    """The script's line of each recipe."""
+    lines = [line.split(":")[0] for line in output.splitlines() if re.search(r": .*(steps|rows|fault).*; \d+ s$", line)]
+    assert sorted(lines) == sorted(names), output
+
+
+def test_recipes_come_to_their_end(server_env: None, tmp_path: Path) -> None:
+    install = (
+        f"source scripts/lib/common.sh && source scripts/lib/python.sh && source {ENVIRONMENT} && ready_cookbook {WORK}"
+    )
+    succeed("bash", "-c", install)  # before the server, which finds its model there
+    hub = {"HF_HOME": str(WORK / "hub"), "MAX_LORA_RANK": "128"}
+    with live_server(Path(PLAYER), tmp_path, **hub) as url:
+        did(succeed(RECIPES, *BY_DAY, env={"SKYRL_TX_URL": url, "JOBS": str(len(BY_DAY))}), BY_DAY)
+    log = (tmp_path / "server.log").read_text()
+    assert not re.findall(r"Traceback|Cleaning up failed", log), log[-5000:]
+
+
+@pytest.mark.nightly
+def test_every_recipe_comes_to_its_end(server_env: None, docker_ready: str) -> None:
+    did(succeed(RECIPES, env={"SKYRL_TX_PORT": str(free_port())}, timeout_sec=4 * 3600), recipes.RECIPES)
+
+
+def test_refuses_an_unknown_recipe() -> None:
+    refused = run_script(RECIPES, "chat_sl", "chess")
+    assert refused.returncode == 1
+    assert "error: chess: no recipe; there are math_rl, " in refused.stdout
 
 
 @pytest.mark.parametrize(

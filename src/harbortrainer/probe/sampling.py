@@ -36,7 +36,7 @@ LOST = 0.5  # of the gain of the steps: above, it counts as lost
 
 
 def settings(seed: int = 0, temperature: float = 1.0) -> tinker.SamplingParams:
-    return tinker.SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed)
+    return tinker.SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed, stop=[])
 
 
 async def asked(

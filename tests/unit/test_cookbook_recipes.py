@@ -1,0 +1,79 @@
+"""What the cookbook's recipes are given and how they are judged; the recipes themselves run in test_cookbook.py."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scripts.cookbook import data, policy, run
+from scripts.cookbook.recipes import RECIPES
+from scripts.cookbook.run import BEGIN, END, PAGE, Broken, Place, numbers, table
+
+TRAINED = {"step": 0, "skyrl.ai/grad_norm": 2.0, "env/all/reward/total": 0.25}
+FINAL = '{"name": "final"}\n'
+
+
+def folder_of(path: Path, rows: list[dict[str, object]], checkpoints: str) -> Path:
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "checkpoints.jsonl").write_text(checkpoints)
+    return path
+
+
+def test_says_what_a_recipe_logged_last(tmp_path: Path) -> None:
+    rows = [TRAINED | {"env/all/reward/total": 0.0}, {"step": 1, "test/nll": 1.0}, TRAINED]
+    assert numbers(folder_of(tmp_path, rows, FINAL), 2) == "2 steps, reward 0.25, gradient 2"
+
+
+@pytest.mark.parametrize(
+    ("rows", "checkpoints", "fault"),
+    [
+        ([TRAINED, {"step": 1}], FINAL, "it trained 1 times, not 2"),
+        ([], FINAL, "it trained 0 times"),
+        ([TRAINED, TRAINED], '{"name": "000001"}\n', "no final checkpoint"),
+    ],
+)
+def test_a_recipe_that_did_not_train_to_its_end_is_broken(
+    rows: list[dict[str, object]], checkpoints: str, fault: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Broken, match=fault):
+        numbers(folder_of(tmp_path, rows, checkpoints), 2)
+
+
+def test_a_server_that_logged_an_error_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYRL_TX_PORT", "1")
+    monkeypatch.delenv("SKYRL_TX_URL", raising=False)
+    monkeypatch.setattr(run.subprocess, "run", lambda *command, **settings: None)
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "server.log").write_text("fine\nCleaning up failed; it is tried again\n")
+    with pytest.raises(Broken, match="Cleaning up failed"), run.server("OWNER/NAME", Place(tmp_path, "python")):
+        pass
+
+
+def test_the_published_modules_are_run_as_they_are(tmp_path: Path) -> None:
+    place = Place(tmp_path, "python")
+    for recipe in RECIPES.values():
+        module = place.command(recipe)[2]
+        assert module.startswith("tinker_cookbook.recipes.") or recipe.name in ("code_rl", "harbor_rl")
+
+
+def test_the_page_has_the_table_of_all_recipes() -> None:
+    shown = PAGE.read_text().split(BEGIN)[1].split(END)[0]
+    rows = [line.rsplit("|", 3)[0] for line in table({}).splitlines()[2:]]
+    assert [line.rsplit("|", 3)[0] for line in shown.strip().splitlines()[2:]] == rows
+    assert "not run" not in shown
+
+
+def test_data_is_the_same_each_time_and_loads_by_its_names(tmp_path: Path) -> None:
+    assert data.write_data(tmp_path / "one") == data.write_data(tmp_path / "other")
+    for name, (_, configurations) in data.SETS.items():
+        for configuration, splits in configurations.items():
+            for split in splits:
+                assert (tmp_path / "one" / name / configuration / f"{split}.jsonl").read_text()
+
+
+def test_what_the_player_says_is_one_token_each() -> None:
+    phrases = (policy.THINK, policy.THOUGHT, *policy.MOVES, policy.MOVED, *policy.ANSWERS, policy.BABBLE)
+    tokenizer = policy.build_tokenizer(["some text"], 300, phrases)
+    assert all(len(tokenizer.encode(phrase)) == 1 for phrase in phrases)
+    followers = policy.player(tokenizer.get_vocab())
+    assert len({token for last, _ in followers for token in last}) == sum(len(last) for last, _ in followers)
