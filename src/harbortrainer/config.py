@@ -146,6 +146,12 @@ class TrialSettings(ModelSettings):
         "n_parallel_envs / 4 on docker, else 0",
         check=FROM_0,
     )
+    n_parallel_builds: int | Auto = field(
+        AUTO,
+        "task images that are built or pulled at once; auto = half of the processors, 2 to 16",
+        check=ABOVE_0_OR_AUTO,
+    )
+    images_ahead: int = field(4, "steps whose task images are made before the steps begin", check=FROM_0)
     environment_type: str = field("docker", "Harbor environment: docker, daytona, modal, e2b, ...", resume=NEXT_STEP)
     environment_kwargs: dict[str, Any] = field(
         {}, "options of the environment, environment_kwargs.NAME=VALUE", resume=NEXT_STEP

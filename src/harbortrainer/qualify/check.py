@@ -18,13 +18,13 @@ from typing import Any
 from rich.table import Table
 
 from harbortrainer.cli.output import UNCUT, give_json, wide_console
-from harbortrainer.config import Config
+from harbortrainer.config import AUTO, Config
 from harbortrainer.docker.allowed import allowed
 from harbortrainer.docker.cleaning import drain, reap
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import DockerHost, RemoteHost
-from harbortrainer.docker.images import N_PARALLEL_BUILDS
 from harbortrainer.docker.preflight import check_docker
+from harbortrainer.docker.supply import builds_at_once
 from harbortrainer.durable.files import cache_folder, replace_text
 from harbortrainer.durable.listed import Listed, digest, quoted
 from harbortrainer.errors import UserError
@@ -144,7 +144,7 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskR
     with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
         daemon = Daemon(config.outage_limit_sec, (DockerHost() if local else RemoteHost()).ping)
         trials = QualificationTrials(config, run_id, Path(folder), Gates.of(config), daemon)
-        building = asyncio.Semaphore(N_PARALLEL_BUILDS)
+        building = asyncio.Semaphore(builds_at_once(AUTO))
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(kept(path)) for path in paths]

@@ -140,7 +140,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
             )
             policy = await create_or_restore(backend, config, workspace.checkpoints, display, prepared.start)
         stack.push_async_callback(policy.close)
-        await stack.enter_async_context(rollouts.opened(plan.tasks, display.building, display.say))
+        await stack.enter_async_context(rollouts.opened(plan.tasks, display.say))
         await delete_orphans(policy, workspace.checkpoints)
         run, record = workspace.run, to_json(config) | {"effective": effective}
         wandb = outside.start_wandb(run, wandb_project(config), config.wandb_name, record, display.say)
