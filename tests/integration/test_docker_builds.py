@@ -120,5 +120,5 @@ async def test_a_silent_build_ends_at_its_limit(tmp_path: Path) -> None:
     task = write_task(tmp_path / "slow", dockerfile=f"{BASE}RUN {command}\n", toml=limit)
     async with building(task) as builder:
         told = await _told(builder)
-        assert b"task slow: its image was not ready within 2 s ([environment] build_timeout_sec" in told
+        assert b"its image was not ready within 2 s ([environment] build_timeout_sec" in told
         await _until(lambda: _builds(command) == [])

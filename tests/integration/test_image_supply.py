@@ -88,7 +88,7 @@ async def test_processes_that_need_the_same_images_build_each_once_and_a_killed_
     reference = images.task_reference(tasks[0] / "environment")
     try:
         killed = await process(tasks[0], slow)
-        while not await asyncio.to_thread(images.is_here, images.reference):  # noqa: ASYNC110
+        while not await asyncio.to_thread(images.is_here, reference):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         killed.kill()
         both = [await process(*tasks), await process(*reversed(tasks))]

@@ -25,7 +25,7 @@ async def test_an_image_that_cannot_be_pulled_is_built_from_its_dockerfile(tmp_p
     run, lines = a_run("fallback"), list[str]()
     task = write_task(tmp_path / "named", dockerfile=f"{BASE}ENV MARK={tmp_path}\n", toml=NAMED)
     bare = write_task(tmp_path / "bare", dockerfile=None, toml=NAMED)
-    assert [missing_images(one) for one in (task, bare)] == ["to pull", "to pull"]
+    assert [*missing_images([task, bare]).values()] == ["to pull", "to pull"]
     assert check_docker([task, bare], 1, {})[-1] == "task images that are missing here: 2 to pull (named, bare)"
     with pytest.raises(images.ImageError, match=f"^cannot pull image {NOWHERE}: [^\n]*$"):
         await prepare_images([bare])
@@ -39,7 +39,7 @@ async def test_an_image_that_cannot_be_pulled_is_built_from_its_dockerfile(tmp_p
         assert NOWHERE in line and line.endswith("environment_kwargs.prebuilt_only=true")
         async with up(task, run) as environment:
             assert (await environment.exec("echo $MARK")).stdout == f"{tmp_path}\n"
-        assert missing_images(task) == "" and list(image_ids([task])) == [reference]
+        assert missing_images([task]) == {task: ""} and list(image_ids([task])) == [reference]
         images._ready.clear()  # as in the next process, which asks no registry
         lines.clear()
         assert await prepare_images([task], run, lines.append) == 0

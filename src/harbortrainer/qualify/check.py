@@ -26,7 +26,7 @@ from harbortrainer.docker.host import DockerHost, RemoteHost
 from harbortrainer.docker.preflight import check_docker
 from harbortrainer.docker.supply import builds_at_once
 from harbortrainer.durable.files import cache_folder, replace_text
-from harbortrainer.durable.listed import Listed, digest, quoted
+from harbortrainer.durable.listed import Listed, quoted
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import quiet_harbor_log
 from harbortrainer.qualify.arguments import CheckArgs
@@ -38,7 +38,7 @@ from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.gates import Gates, n_containers
 from harbortrainer.setting import settings
 from harbortrainer.stopping import first_error
-from harbortrainer.tasks.folders import find_fault, write_quarantine
+from harbortrainer.tasks.folders import digest, find_fault, write_quarantine
 from harbortrainer.tasks.split import duplicates
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify

@@ -147,9 +147,10 @@ def _row(path: Path) -> dict[str, Any]:
 def _add_images(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Write into each row what its image needs. Returns lines on it; one also where Docker does not answer. Blocks."""
     whole = [row for row in rows if not row["fault"]]
+    rows_of = {row["path"]: row for row in whole}
     try:
-        for row in whole:
-            row["image"] = missing_images(Path(row["path"]))
+        for task, missing in missing_images([Path(row["path"]) for row in whole]).items():
+            rows_of[str(task)]["image"] = missing
     except (DockerException, requests.RequestException):
         return ["task images: not looked at, Docker does not answer"]
     return missing_note({row["name"]: row["image"] for row in whole})

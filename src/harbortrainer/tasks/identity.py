@@ -71,7 +71,7 @@ def digest_of(parts: Iterable[str]) -> str:
 
 def plain_text(text: str) -> str:
     """The text in lower case, with single spaces and normalized characters."""
-    return " ".join(unicodedata.normalize("NFKC", text).lower().split())
+    return " ".join((text if text.isascii() else unicodedata.normalize("NFKC", text)).lower().split())
 
 
 def template(instruction: str, code_words: Set[str] = frozenset()) -> str | None:
