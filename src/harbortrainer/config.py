@@ -234,6 +234,12 @@ class Config(TrialSettings, RunSettings):
     )
 
     # -- evaluation
+    family: str | None = field(
+        None,
+        "regular expression of task names whose first group is the task's family; None = names in series (X_easy and "
+        "X_hard, X-1 and X-2) where most are so; empty = none",
+        resume=FIXED,
+    )
     eval_split: float = field(
         0.0, "share of the tasks to hold out, in whole families drawn by seed; 0 = none", check=BELOW_1, resume=FIXED
     )

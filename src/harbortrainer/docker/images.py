@@ -15,7 +15,8 @@ from typing import Any
 from docker.errors import DockerException
 from docker.utils import parse_repository_tag
 from docker.utils.build import exclude_paths
-from harbor.models.task.task import Task
+from harbor.models.task.config import TaskConfig
+from harbor.models.task.paths import TaskPaths
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
 from harbortrainer.docker.builds import REPOSITORY, ImageError, build, is_here, only_here, pull
@@ -188,10 +189,10 @@ def image_notes(task: str, images: Iterable[Image]) -> Iterator[tuple[str, str]]
 
 def sources(task_dir: Path) -> Iterator[tuple[tuple[Path, str | None], float]]:
     """(folder, prebuilt image), seconds: for the containers of a task and of its verifiers."""
-    task = Task(task_dir, disable_verification=True)
-    definitions = [(task.paths.environment_dir, task.config.environment)]
-    for step in task.config.steps or [None]:
-        if definition := resolve_verifier_environment_definition(task.config, task.paths, step):
+    task, paths = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text()), TaskPaths(task_dir)
+    definitions = [(paths.environment_dir, task.environment)]
+    for step in task.steps or [None]:
+        if definition := resolve_verifier_environment_definition(task, paths, step):
             definitions.append((definition.directory, definition.config))
     for folder, config in definitions:
         if config.docker_image or is_built(folder):

@@ -23,6 +23,19 @@ def fact(task: Path, name: str, find: Callable[[], Any]) -> Any:
     return _store(str(task.parent)).get(task, name, find)
 
 
+@contextlib.contextmanager
+def unchanging() -> Iterator[None]:
+    """Within the block, of a command that only reads tasks, their stats are taken once."""
+    _stamps.append({})
+    try:
+        yield
+    finally:
+        _stamps.pop()
+
+
+_stamps: list[dict[Path, tuple[str, int]]] = []
+
+
 class _Store:
     """The facts of one folder of tasks: name of a task -> [stamp of its files, {name: value}]."""
 
@@ -65,6 +78,15 @@ def _store(folder: str) -> _Store:
 
 def _stamp(task: Path) -> tuple[str, int]:
     """A digest of the names and stats of all files and folders of a task; the newest change, in ns."""
+    if _stamps and task in _stamps[-1]:
+        return _stamps[-1][task]
+    found = _taken(task)
+    if _stamps:
+        _stamps[-1][task] = found
+    return found
+
+
+def _taken(task: Path) -> tuple[str, int]:
     seen = [(entry.path, entry.stat(follow_symlinks=False)) for entry in _walk(str(task))]
     cut = len(str(task))
     text = "\n".join(

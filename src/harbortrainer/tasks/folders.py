@@ -3,6 +3,7 @@
 import logging
 import tomllib
 from collections.abc import Collection, Iterable
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ FETCHED_BY = {  # data sets that a clone of this repository lacks
     "terminal-easy": "make it with python -m scripts.easy.make_tasks",
 }
 _log = logging.getLogger("harbortrainer")
+
+
+_version = cache(version)  # it reads all that a package says of itself
 
 
 def folder_of(task: Task) -> Path:
@@ -70,7 +74,7 @@ def digest(path: Path) -> str:
 
 def find_fault(path: Path) -> str | None:
     """Why Harbor cannot run this task; None = it can."""
-    return fact(path, f"fault {version('harbor')}", lambda: _fault(path))
+    return fact(path, f"fault {_version('harbor')}", lambda: _fault(path))
 
 
 def _fault(path: Path) -> str | None:

@@ -13,6 +13,7 @@ from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.backend.users import opened_users
 from harbortrainer.cli.output import counted
 from harbortrainer.config import Config
+from harbortrainer.durable.facts import unchanging
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.learning.brought import KEY, brought, check_same, sources
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -83,7 +84,8 @@ async def run_training(
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
     """Check all that needs no server: tasks, split, venues, chat template, taxonomy, init_from. Raises UserError."""
-    plan = make_plan(config)
+    with unchanging():
+        plan = make_plan(config)
     if config.taxonomy is not None:
         read_taxonomy(config.taxonomy)
     functions = brought(config)
@@ -93,8 +95,9 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     notes, most_agents = [], 1
     if not plan.finished:
         venues = venues_of(plan.tasks, outside.venues)
-        notes, most_agents = await asyncio.to_thread(agents_at_once, venues, plan.tasks, config)
-        notes += await asyncio.to_thread(check_venues, venues, plan.tasks, config, template, most_agents)
+        with unchanging():
+            notes, most_agents = await asyncio.to_thread(agents_at_once, venues, plan.tasks, config)
+            notes += await asyncio.to_thread(check_venues, venues, plan.tasks, config, template, most_agents)
         notes += filter(None, [users_note(plan.train, plan.held_out)])
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
