@@ -116,7 +116,8 @@ def _keeping(cache: Cache, total: int) -> Callable[[TaskReport], None]:
     numbers = count(1)
 
     def keep(report: TaskReport) -> None:
-        cache.put(report)
+        if not report.passing:
+            cache.put(report)
         notes = "".join(f"; {one.kind}" for one in report.findings if one.level is not Level.NOTE)
         print(f"{next(numbers)}/{total} {report.name}: {report.verdict}{notes}", file=sys.stderr, flush=True)
 
@@ -191,7 +192,7 @@ def _quarantine(reports: Sequence[TaskReport]) -> None:
         folders[Path(report.path).parent].append(report)
     for folder, members in folders.items():
         bad = [Listed(one.name, one.digest, one.reason) for one in members if one.bad]
-        write_quarantine(folder, bad, [one.name for one in members if not one.bad])
+        write_quarantine(folder, bad, [one.name for one in members if not one.bad and not one.passing])
 
 
 def _show(reports: Sequence[TaskReport], seconds: float) -> None:

@@ -15,7 +15,7 @@ from harbortrainer.qualify import findings
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.attacks import BY_WORK, CODE, OF_TASK, files_below, scripts_of, together
 from harbortrainer.qualify.evidence import keep_output, why_not_built
-from harbortrainer.qualify.findings import Finding, Level, TaskReport
+from harbortrainer.qualify.findings import NETWORK, Finding, Level, TaskReport
 from harbortrainer.qualify.trials import QualificationTrial, QualificationTrials
 from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.tasks.folders import digest, find_fault
@@ -64,7 +64,8 @@ async def _build(
         try:
             images = await images_of(task, trials.run_id, only)
         except ImageError as error:
-            report.add("build", Level.ERROR, why_not_built(f"task {task.name}: {error}"))
+            kind, level = (NETWORK, Level.WARNING) if error.passing else ("build", Level.ERROR)
+            report.add(kind, level, why_not_built(f"task {task.name}: {error}"))
             return False
         report.build_sec = time.monotonic() - began
     for _, note in image_notes(task.name, images):
