@@ -24,7 +24,7 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 from bench import report
 from bench.variants import RUN_ID, VARIANTS, Ours, Run, Script, Stock, Variant, light_task
 from harbortrainer.docker.cleaning import reap
-from harbortrainer.docker.images import prepare_images
+from harbortrainer.docker.images import images_of
 
 SHORT = Script(n_commands=1, turns=3)
 # a machine with CPU to spare, as while a model is sampled; each command may take 1 s, and takes none
@@ -74,7 +74,7 @@ def _arguments() -> argparse.Namespace:
 async def _run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         task = light_task(Path(folder))
-        await prepare_images([task])
+        await images_of(task)
         await _compare(task, arguments)
 
 

@@ -26,7 +26,7 @@ from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
 from harbortrainer.docker.cleaning import reap
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images import prepare_images
+from harbortrainer.docker.images import images_of
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -122,7 +122,7 @@ def _tasks(folder: Path, n: int) -> dict[str, tuple[Task, float]]:
 
 async def _run(arguments: argparse.Namespace, folder: Path) -> None:
     tasks = _tasks(folder, arguments.groups)
-    await prepare_images([folder_of(task) for task, _ in tasks.values()])
+    await asyncio.gather(*(images_of(folder_of(task)) for task, _ in tasks.values()))
     template = ChatTemplate.load(str(TOKENIZER), enable_thinking=False)
     sampler = PolicySampler()
     sampler.publish(ScriptedClient(template, SCRIPT), 0)

@@ -137,11 +137,6 @@ async def run_trials(parts: Parts, kind: str, step: int, tasks: Sequence[Task]) 
     )
 
 
-def building(name: str, done: int, of: int) -> None:
-    """Print the course of the images' builds."""
-    print(f"image {done} of {of}: {name}", flush=True)
-
-
 @contextlib.asynccontextmanager
 async def opened(config: Config, outside: Outside) -> AsyncGenerator[Parts]:
     """Make the parts; containers, images and the adapter's slot are released at the end of the block."""
@@ -165,7 +160,7 @@ async def opened(config: Config, outside: Outside) -> AsyncGenerator[Parts]:
         rollouts = Rollouts(config, sampler, template, run_id, venues=outside.venues)
         policy = await PolicyTrainer.create(backend, config)
         stack.push_async_callback(policy.close)
-        await stack.enter_async_context(rollouts.opened(tasks, building, print))
+        await stack.enter_async_context(rollouts.opened(tasks, print))
         yield Parts(config, train, held_out, policy, sampler, rollouts, Path(config.logs_dir) / f"loop-{run_id}")
 
 

@@ -145,6 +145,12 @@ class TrialSettings(ModelSettings):
         "n_parallel_envs / 4 on docker, else 0",
         check=FROM_0,
     )
+    n_parallel_builds: int | Auto = field(
+        AUTO,
+        "task images that are built or pulled at once; auto = half of the processors, 2 to 16",
+        check=ABOVE_0_OR_AUTO,
+    )
+    images_ahead: int = field(4, "steps whose task images are made before the steps begin", check=FROM_0)
     environment_type: str = field(
         "docker",
         "Harbor environment: docker, daytona, modal, e2b, ..., or MODULE:CLASS",
@@ -234,6 +240,12 @@ class Config(TrialSettings, RunSettings):
     )
 
     # -- evaluation
+    family: str | None = field(
+        None,
+        "regular expression of task names whose first group is the task's family; None = names in series (X_easy and "
+        "X_hard, X-1 and X-2) where most are so; empty = none",
+        resume=FIXED,
+    )
     eval_split: float = field(
         0.0, "share of the tasks to hold out, in whole families drawn by seed; 0 = none", check=BELOW_1, resume=FIXED
     )

@@ -16,7 +16,6 @@ import pytest
 
 from harbortrainer.config import Config
 from harbortrainer.docker import cleaning
-from harbortrainer.docker.images import prepare_images
 from harbortrainer.docker.listener import listener_problem
 from harbortrainer.docker.relay import Relay
 from harbortrainer.doctor.agents import agent_lines
@@ -26,7 +25,7 @@ from harbortrainer.rollout import agent_session
 from harbortrainer.rollout.agents import MOUNT, PORT, PYTHONS
 from tests.conftest import ROOT
 from tests.support.agent_endings import HELLO, KILL, PACK, RUN, TEST, WORK, call, run, script, solves
-from tests.support.docker_parts import containers, started, write_task
+from tests.support.docker_parts import containers, prepare_images, started, write_task
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tiers import first
 from tests.support.trial_parts import make_task
@@ -169,7 +168,7 @@ async def test_the_doctor_starts_the_program_in_the_tasks_images(tmp_path: Path)
     program.chmod(0o755)
     (pack / "codex.lock").write_text("0123 0.169.0\n")
     config = Config(model_name="m", tasks_dir=".", agent="codex", agents_dir=str(pack))
-    await prepare_images([folder], lambda *_: None, run_id=RUN)
+    await prepare_images([folder], run_id=RUN)
     lines = await asyncio.to_thread(agent_lines, config, [folder])
     assert lines[1:] == [f"packed in {pack}: codex 0.169.0 (512 MB)", "agent=codex: codex starts in 1 images"]
     program.write_text("#!/bin/sh\necho \"version 'GLIBC_2.99' not found\" >&2\nexit 1\n")

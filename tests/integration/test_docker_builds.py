@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker import cleaning, images
+from harbortrainer.docker.builds import ImageError
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images import content_digest, prepare_images
+from harbortrainer.docker.images import content_digest
 from harbortrainer.durable.process import PID
-from harbortrainer.errors import UserError
-from tests.support.docker_parts import BASE, write_task
+from tests.support.docker_parts import BASE, prepare_images, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 
@@ -51,7 +51,7 @@ async def test_a_failed_build_is_named_and_a_good_one_is_labelled_and_marked_as_
     mark = tmp_path.as_posix()
     good = write_task(tmp_path / "good", dockerfile=f"{BASE}ENV MARK={mark}\n")
     bad = write_task(tmp_path / "bad", dockerfile=f"{BASE}RUN echo {mark} && exit 9\n")
-    with pytest.raises(UserError, match="task bad: cannot build"):
+    with pytest.raises(ImageError, match=r"cannot build .*bad"):
         await prepare_images([good, bad], run_id="test-builds")
     reference = f"harbortrainer/task:{content_digest(good / 'environment')[:12]}"
     try:
@@ -69,7 +69,7 @@ async def test_a_failed_build_is_named_and_a_good_one_is_labelled_and_marked_as_
 BUILDER = """
 import asyncio, sys
 from pathlib import Path
-from harbortrainer.docker.images import prepare_images
+from tests.support.docker_parts import prepare_images
 
 asyncio.run(prepare_images([Path(sys.argv[1])]))
 """
@@ -120,5 +120,5 @@ async def test_a_silent_build_ends_at_its_limit(tmp_path: Path) -> None:
     task = write_task(tmp_path / "slow", dockerfile=f"{BASE}RUN {command}\n", toml=limit)
     async with building(task) as builder:
         told = await _told(builder)
-        assert b"task slow: its image was not ready within 2 s ([environment] build_timeout_sec" in told
+        assert b"its image was not ready within 2 s ([environment] build_timeout_sec" in told
         await _until(lambda: _builds(command) == [])

@@ -9,14 +9,15 @@ import pytest
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
 from harbortrainer.docker import images
+from harbortrainer.docker.builds import ImageError
 from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images import content_digest, prepare_images
-from harbortrainer.errors import UserError
+from harbortrainer.docker.images import content_digest
 from tests.support.docker_parts import (
     BASE,
     a_run,
     containers,
+    prepare_images,
     remove_run,
     reward,
     run_trial,
@@ -177,7 +178,7 @@ async def test_trials_share_one_build(tmp_path: Path, monkeypatch: pytest.Monkey
 async def test_a_build_that_fails_names_its_task_and_shows_its_log(tmp_path: Path) -> None:
     good = write_task(tmp_path / "good")
     bad = write_task(tmp_path / "bad", dockerfile=BASE + "RUN echo some words && exit 9\n")
-    with pytest.raises(UserError, match=r"task bad: cannot build .*code: 9\n(.*\n)*.*some words"):
+    with pytest.raises(ImageError, match=r"cannot build .*code: 9\n(.*\n)*.*some words"):
         await prepare_images([good, bad])
     result = await run_trial(bad, RUN)
     assert result.exception_info is not None and result.exception_info.exception_type == "ImageError"
@@ -201,7 +202,7 @@ async def test_a_dockerfile_for_buildkit_is_built_by_the_cli(tmp_path: Path, mon
     dockerfile = f"{BASE}WORKDIR /app\nRUN --mount=type=tmpfs,target=/scratch echo {tmp_path} > /made\n"
     task = write_task(tmp_path / "buildkit", dockerfile=dockerfile)
     if folder is None:
-        with pytest.raises(UserError, match=r"(?s)task buildkit: .*RUN --mount.*buildx"):
+        with pytest.raises(ImageError, match=r"(?s)cannot build .*RUN --mount.*buildx"):
             await prepare_images([task])
         return
     assert await prepare_images([task]) == 1
@@ -215,5 +216,5 @@ async def test_an_image_that_cannot_be_pulled_names_itself(tmp_path: Path) -> No
     task = write_task(
         tmp_path / "pull", dockerfile=None, toml='[environment]\ndocker_image = "127.0.0.1:9/no/such:1"\n'
     )
-    with pytest.raises(UserError, match=r"task pull: cannot pull image 127.0.0.1:9/no/such:1"):
+    with pytest.raises(ImageError, match=r"cannot pull image 127.0.0.1:9/no/such:1"):
         await prepare_images([task])

@@ -15,9 +15,17 @@ from docker.errors import APIError
 from harbortrainer.docker import cleaning, container, environment
 from harbortrainer.docker.cleaning import drain, owned_objects, reap
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images import prepare_images
 from harbortrainer.docker.removals import removals
-from tests.support.docker_parts import BASE, a_run, containers, environment_of, reward, run_trial, write_task
+from tests.support.docker_parts import (
+    BASE,
+    a_run,
+    containers,
+    environment_of,
+    prepare_images,
+    reward,
+    run_trial,
+    write_task,
+)
 from tests.support.shapes import SHAPES
 
 pytestmark = pytest.mark.usefixtures("docker_ready")

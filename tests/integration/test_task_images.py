@@ -7,11 +7,9 @@ import pytest
 
 from harbortrainer.docker import cleaning, images
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images import prepare_images
 from harbortrainer.docker.inventory import image_ids, missing_images
 from harbortrainer.docker.preflight import check_docker
-from harbortrainer.errors import UserError
-from tests.support.docker_parts import BASE, a_run, remove_run, up, write_task
+from tests.support.docker_parts import BASE, a_run, prepare_images, remove_run, up, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 NOWHERE = "registry.invalid/made/up:1"  # a name that no server has
@@ -27,26 +25,24 @@ async def test_an_image_that_cannot_be_pulled_is_built_from_its_dockerfile(tmp_p
     run, lines = a_run("fallback"), list[str]()
     task = write_task(tmp_path / "named", dockerfile=f"{BASE}ENV MARK={tmp_path}\n", toml=NAMED)
     bare = write_task(tmp_path / "bare", dockerfile=None, toml=NAMED)
-    assert [missing_images(one) for one in (task, bare)] == ["to pull", "to pull"]
+    assert [*missing_images([task, bare]).values()] == ["to pull", "to pull"]
     assert check_docker([task, bare], 1, {})[-1] == "task images that are missing here: 2 to pull (named, bare)"
-    with pytest.raises(UserError, match=f"^task bare: cannot pull image {NOWHERE}: [^\n]*$"):
+    with pytest.raises(images.ImageError, match=f"^cannot pull image {NOWHERE}: [^\n]*$"):
         await prepare_images([bare])
-    with pytest.raises(UserError, match=f"^task named: cannot pull image {NOWHERE}: [^\n]*$"):
+    with pytest.raises(images.ImageError, match=f"^cannot pull image {NOWHERE}: [^\n]*$"):
         await prepare_images([task], prebuilt_only=True)
     reference = images.task_reference(task / "environment")
     try:
-        assert await prepare_images([task], None, run, lines.append) == 1
+        assert await prepare_images([task], run, lines.append) == 1
         (line,) = lines
-        assert line.startswith(
-            "1 of 1 images are built from the task's Dockerfile, not pulled, such as of task named: "
-        )
+        assert line.startswith("task named: its image is built from its Dockerfile, not pulled: ")
         assert NOWHERE in line and line.endswith("environment_kwargs.prebuilt_only=true")
         async with up(task, run) as environment:
             assert (await environment.exec("echo $MARK")).stdout == f"{tmp_path}\n"
-        assert missing_images(task) == "" and list(image_ids([task])) == [reference]
+        assert missing_images([task]) == {task: ""} and list(image_ids([task])) == [reference]
         images._ready.clear()  # as in the next process, which asks no registry
         lines.clear()
-        assert await prepare_images([task], None, run, lines.append) == 0
+        assert await prepare_images([task], run, lines.append) == 0
         assert "image registry.invalid/made/up:1 is not here; to insist" in lines[0]
         with pytest.raises(images.ImageError, match="cannot pull image"):
             async with up(task, run, prebuilt_only=True):
@@ -86,9 +82,9 @@ async def test_where_tmux_cannot_be_installed_trials_start_without_it(tmp_path: 
     run, lines = a_run("no-tmux"), list[str]()
     task = write_task(tmp_path / "none", dockerfile=f"{BASE}RUN rm /usr/bin/tmux /usr/bin/apt-get # {tmp_path}\n")
     try:
-        await prepare_images([task], None, run, lines.append)
+        await prepare_images([task], run, lines.append)
         assert len(lines) == 1 and lines[0].startswith(
-            "1 of 1 images stay without tmux, which each trial of Terminus-2"
+            "task none: its image stays without tmux, which each trial of Terminus-2"
         )
         assert "no package manager" in lines[0]
         async with up(task, run) as environment:

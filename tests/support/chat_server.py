@@ -77,6 +77,7 @@ class ChatServer:
                     await writer.drain()
                     break
                 else:
+                    assert reply is not None
                     writer.write(_response(*reply))
                     await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):

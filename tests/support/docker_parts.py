@@ -1,8 +1,9 @@
 """Tasks, trials and environments for the Docker tests."""
 
+import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from harbor.trial.trial import Trial
 from harbortrainer.docker import cleaning, processes
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.images import image_notes, images_of
 from harbortrainer.rollout.environment import environment_config
 from tests.support.task_folder import BASE as BASE
 from tests.support.task_folder import SOLVE as SOLVE
@@ -88,6 +90,21 @@ async def started(task: Path, run_id: str, *, once: str = "", **kwargs: Any) -> 
         yield environment
     finally:
         await environment.stop(delete=True)
+
+
+async def prepare_images(
+    tasks: Sequence[Path],
+    run_id: str = "",
+    say: Callable[[str], object] = lambda _: None,
+    *,
+    prebuilt_only: bool = False,
+) -> int:
+    """Make the images of tasks at the same time; returns how many were lacking. Raises ImageError."""
+    made = await asyncio.gather(*(images_of(task, run_id, prebuilt_only) for task in tasks))
+    for task, images in zip(tasks, made, strict=True):
+        for _, line in image_notes(task.name, images):
+            say(line)
+    return len({image.reference for images in made for image in images if image.fresh})
 
 
 def a_run(name: str) -> str:

@@ -116,7 +116,7 @@ async def drive(
     stored = folder / "trajectories" / "step_000000"  # where the ledger looks for what a killed process has stored
     done = ledger.reusable("step", read_batch(stored)) if stored.exists() else {}
     began = time.monotonic()
-    async with rollouts.opened([task], lambda *_: None, lambda line: say("line", line=line)):
+    async with rollouts.opened([task], lambda line: say("line", line=line)):
         say("ready", seconds=time.monotonic() - began, most=rollouts.most_trials)
         began, cpu = time.monotonic(), time.process_time()
 

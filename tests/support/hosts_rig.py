@@ -100,7 +100,7 @@ class Room(HarborRoom):
         self.fault: Exception | None = None
 
     @contextlib.asynccontextmanager
-    async def prepared(self, tasks: Any, progress: Any, say: Any):
+    async def prepared(self, tasks: Any, say: Any):
         yield
 
     async def _trial(self, request: TrialRequest) -> Trajectory:

@@ -3,6 +3,7 @@
 Everything that crosses the border is written down, so that two configurations can be compared by what they do.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -294,7 +295,7 @@ class FakeHost(RemoteHost):
     """No Docker: what is asked of it is noted."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._note = recorder.note
+        self._note, self._building = recorder.note, 0
 
     def check(
         self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any], beside_mb: int = 0
@@ -302,17 +303,12 @@ class FakeHost(RemoteHost):
         self._note("docker", parallel=n_containers)
         return []
 
-    async def build(
-        self,
-        tasks: Sequence[Path],
-        progress: Callable[[str, int, int], None],
-        run_id: str,
-        say: Callable[[str], None],
-        *,
-        prebuilt_only: bool,
-    ) -> int:
-        self._note("images", tasks=sorted(folder.name for folder in tasks))
-        return 0
+    async def build(self, task: Path, run_id: str, prebuilt_only: bool) -> tuple[()]:
+        self._building += 1
+        await asyncio.sleep(0.001)
+        self._note("images", task=task.name, at_once=self._building)
+        self._building -= 1
+        return ()
 
     def reap(self, run_id: str) -> None:
         self._note("reap", own=True)

@@ -60,7 +60,7 @@ async def gold_batch(
     def keep(trajectory: Trajectory) -> None:
         write_trajectory(folder / "kept", trajectory)
 
-    async with rollouts.opened(tasks, lambda *_: None, lambda _: None):
+    async with rollouts.opened(tasks, lambda _: None):
         given: dict[str, Any] = {"step": 0, "temperature": 1.0, "on_trajectory": keep}
         yield functools.partial(rollouts.run_groups, tasks, 1, folder / "trials", **given)
 

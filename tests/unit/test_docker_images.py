@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.docker.builds import build_with_cli, buildkit_feature
-from harbortrainer.docker.images import Image, _notes, content_digest
+from harbortrainer.docker.images import Image, content_digest, image_notes
 from harbortrainer.docker.inventory import missing_note
 from harbortrainer.docker.tmux_image import _dockerfile, _last_line, tmux_reference
 from harbortrainer.stopping import in_daemon_thread
@@ -81,13 +81,12 @@ async def test_a_thread_hands_on_results_and_errors() -> None:
         await in_daemon_thread(fail)
 
 
-def test_lines_on_images_count_them_and_name_one() -> None:
+def test_remarks_on_images_have_a_kind_and_name_the_task() -> None:
     plain = Image("r", "", "/", (), False)
-    given = [("b", replace(plain, instead="no network")), ("a", replace(plain, instead="no such image")), ("c", plain)]
-    (line,) = _notes(given)
-    assert line.startswith("2 of 3 images are built") and "such as of task a: no such image; " in line
-    (line,) = _notes([("a", replace(plain, no_tmux="no package manager")), ("b", plain)])
-    assert line.startswith("1 of 2 images stay without tmux") and line.endswith("such as of task a: no package manager")
+    ((kind, line),) = image_notes("a", [plain, replace(plain, instead="no such image")])
+    assert kind == "built" and line.startswith("task a: its image is built from its Dockerfile, not pulled: no such im")
+    ((kind, line),) = image_notes("a", [replace(plain, no_tmux="no package manager")])
+    assert kind == "no tmux" and line.endswith("no package manager")
 
 
 def test_missing_images_are_counted_and_named() -> None:

@@ -310,3 +310,13 @@ async def test_a_group_that_fails_while_another_ends_is_what_ends_the_run(tmp_pa
     run = made(tmp_path / "run", kind=FailingBeside, max_steps_off_policy=0)
     with pytest.raises(EnvironmentFault, match="the daemon went away"):
         await run.trainer.run()
+
+
+async def test_the_next_task_takes_the_place_of_one_without_an_image(tmp_path: Path) -> None:
+    run = made(tmp_path)
+    run.rollouts.lacking = {"t1": "image: no rule to make it"}
+    await run.trainer.run()
+    check(run)
+    stored = [trial for step in range(STEPS) for trial in read_batch(run.directory.trajectories("step", step)).values()]
+    assert len(stored) == STEPS * SIZE * 2 and {trial.task_name for trial in stored} == {"t0", "t2", "t3"}
+    assert run.rollouts.expected, "what comes next is made ahead"

@@ -37,7 +37,9 @@ def test_a_list_names_missing_images_and_does_without_docker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed(tmp_path)
-    monkeypatch.setattr(commands, "missing_images", lambda task: "to pull" if task.name == "short" else "")
+    monkeypatch.setattr(
+        commands, "missing_images", lambda tasks: {t: "to pull" if t.name == "short" else "" for t in tasks}
+    )
     assert main(["tasks", "list", str(tmp_path / "set")]) == 0
     assert capsys.readouterr().out.endswith("families\ntask images that are missing here: 1 to pull (short)\n")
     assert main(["tasks", "list", str(tmp_path / "set"), "--json"]) == 0

@@ -257,7 +257,7 @@ async def test_the_ledger_has_the_users_tokens_of_a_cancelled_conversation(tmp_p
     made, _ = parts(answer)
     ledger, venue = Ledger(tmp_path / "ledger.jsonl"), TauVenue(Paid("me"))
     rollouts = Rollouts(made.config, made.sampler, made.template, "run", ledger, venues={"tau": venue})
-    async with rollouts.opened([mock()], lambda *_: None, lambda _: None):
+    async with rollouts.opened([mock()], lambda _: None):
         running = asyncio.create_task(rollouts.run_groups([mock()], 1, tmp_path / "trials", step=0, temperature=1.0))
         await asked.wait()
         running.cancel()

@@ -110,7 +110,7 @@ async def test_an_endpoint_that_takes_no_tools_is_refused_before_any_trial() -> 
     async with played(["x"], answer) as (room, _, users):
         await users.check()
         with pytest.raises(UserError, match=r"^user_url=.*: status 400: tool choice .*; check user_url"):
-            async with room.prepared(telecom()[:1], lambda *_: None, lambda _: None):
+            async with room.prepared(telecom()[:1], lambda _: None):
                 pass
 
 

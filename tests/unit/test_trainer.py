@@ -1,6 +1,7 @@
 """The whole loop on fakes: order of calls, what is logged, what a resumed run does."""
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -125,6 +126,16 @@ class FakeRollouts:
         self.most_trials, self.metrics = 10, dict[str, float]()
         self.agents = asyncio.Event()
         self.agents.set()
+        self.lacking = dict[str, str]()  # by task: why it has no image
+
+    def expect(self, tasks: Sequence[Task]) -> None:
+        self.expected = [task.name for task in tasks]
+
+    def supplied(self, group: GroupRequest) -> contextlib.AbstractAsyncContextManager[str]:
+        return contextlib.nullcontext(self.lacking.get(group.task.name, ""))
+
+    def unsupplied(self, group: GroupRequest, lacking: str) -> TrajectoryGroup:
+        return group_trajectories(group.task.name, [])
 
     async def begin(self, kind: str, step: int) -> None:
         """At the start of each batch."""

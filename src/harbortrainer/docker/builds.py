@@ -1,5 +1,8 @@
 """Builds and pulls images: by the Engine API, or by the docker CLI where a Dockerfile needs BuildKit."""
 
+import contextlib
+import fcntl
+import hashlib
 import logging
 import os
 import re
@@ -14,9 +17,12 @@ from docker.errors import APIError, ImageNotFound
 from docker.errors import BuildError as DockerBuildError
 
 from harbortrainer.docker.daemon import engine
+from harbortrainer.durable.files import cache_folder, make_folder
+from harbortrainer.errors import one_line
 
 REPOSITORY = "harbortrainer/task"  # of the images that are built here
 _LOG_TAIL_LINES = 20
+_LOCK_SEC = 0.2  # between two tries to get a lock
 _log = logging.getLogger(__name__)
 _FEATURES = {
     "# syntax=": re.compile(r"\A(?:\s*#[^\n]*\n)*\s*#\s*syntax\s*=", re.IGNORECASE),
@@ -28,8 +34,34 @@ _FEATURES = {
 }
 
 
+# How Docker, BuildKit and programs in a Dockerfile report that a network, the disk or the daemon is at fault.
+_PASSING = re.compile(
+    r"dial tcp|no such host|i/o timeout|TLS handshake|toomanyrequests|too many requests|net/http: |unexpected EOF"
+    r"|error reading from server|Cannot connect to the Docker daemon|no space left on device|disk quota exceeded"
+    r"|Temporary failure (?:resolving|in name resolution)|[Cc]ould not resolve host|Could not connect to "
+    r"|Name or service not known|[Cc]onnection (?:refused|reset|timed out)|Network is unreachable|NewConnectionError"
+    r"|ReadTimeoutError|ENOTFOUND|EAI_AGAIN|ECONNRE(?:FUSED|SET)|ETIMEDOUT|failed to lookup address"
+    r"|curl: \((?:5|6|7|28|35|52|56)\)|wget: (?:unable to resolve|bad address)|(?:50[234]|429) (?:Bad Gateway|Service|"
+    r"Gateway|Too Many)|received unexpected HTTP status: 5\d\d"
+)
+_BUILDERS_OWN = ("Step ", "--->", "Removing intermediate container")
+_LAST_LINES, _LONGEST = 3, 400  # of a builder's log in one line; letters
+
+
 class ImageError(RuntimeError):
-    """An image could not be built or pulled, because of the task or the registry. Retrying rarely helps."""
+    """An image could not be built or pulled, because of the task, the network, the disk or the daemon."""
+
+    @property
+    def passing(self) -> bool:
+        """Whether it looks like a fault of network, disk or daemon, so that the same build may succeed later."""
+        return _PASSING.search(str(self)) is not None
+
+    @property
+    def last_lines(self) -> str:
+        """The error and what the builder printed last, in one line."""
+        head, *log = str(self).strip().splitlines() or [""]
+        said = [line.strip() for line in log if line.strip() and not line.strip().startswith(_BUILDERS_OWN)]
+        return one_line(" | ".join([head, *said[-_LAST_LINES:]]), _LONGEST)
 
 
 def is_here(reference: str) -> bool:
@@ -38,6 +70,22 @@ def is_here(reference: str) -> bool:
     except ImageNotFound:
         return False
     return True
+
+
+@contextlib.contextmanager
+def only_here(reference: str, stop: threading.Event) -> Iterator[None]:
+    """Within the block no other process of this user makes this image. Raises ImageError once `stop` is set."""
+    name = hashlib.sha256(f"{os.environ.get('DOCKER_HOST', '')} {reference}".encode()).hexdigest()
+    folder = cache_folder("builds")
+    make_folder(folder)
+    with (folder / name[:32]).open("w") as lock:  # the kernel frees it when the process dies
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if stop.wait(_LOCK_SEC):
+                raise ImageError(f"image {reference}: cancelled while another process made it")
+        yield
 
 
 def pull(reference: str, stop: threading.Event) -> None:

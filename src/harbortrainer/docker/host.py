@@ -1,8 +1,7 @@
 """Where a run's environments are: checks before the run, task images, clean-up, a guard of the disk."""
 
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,14 +12,13 @@ from docker.errors import DockerException
 from harbortrainer.docker.cleaning import reap, tidy
 from harbortrainer.docker.daemon import ping_docker
 from harbortrainer.docker.disk_guard import guarding_disk
-from harbortrainer.docker.images import prepare_images
+from harbortrainer.docker.images import Image, image_notes, images_of
 from harbortrainer.docker.network import open_for
 from harbortrainer.docker.preflight import check_docker, docker_capacity
 from harbortrainer.stopping import in_daemon_thread
 
 REMOTE = 256  # environments of a sandbox service, whose limits are not known here
 Say = Callable[[str], None]
-Progress = Callable[[str, int, int], None]
 
 
 class Host(Protocol):
@@ -41,14 +39,12 @@ class Host(Protocol):
         """The most environments of these tasks at once, and what bounds them. Blocking. Raises UserError."""
         return REMOTE, f"{REMOTE} environments of a service"
 
-    async def build(
-        self, tasks: Sequence[Path], progress: Progress, run_id: str, say: Say, *, prebuilt_only: bool
-    ) -> int:
-        """Make the tasks' images that are missing. Returns how many were made.
+    async def build(self, task: Path, run_id: str, prebuilt_only: bool) -> Collection[Image]:
+        """The images of a task; those that are missing are made. Raises ImageError.
 
         `prebuilt_only`: build none in place of one that cannot be pulled.
         """
-        return 0
+        return ()
 
     def open_network(self, tasks: Sequence[Path]) -> None:
         """Create what trials of these tasks share as their network; log a line if they can reach the host. Blocking."""
@@ -83,7 +79,7 @@ class DockerHost:
     guard = staticmethod(guarding_disk)
     reap = staticmethod(reap)
     ping = staticmethod(ping_docker)
-    build = staticmethod(prepare_images)
+    build = staticmethod(images_of)
 
 
 @contextlib.asynccontextmanager
@@ -101,11 +97,16 @@ async def cleaned(host: Host, run_id: str, say: Say) -> AsyncIterator[None]:
             say("Docker does not answer, containers of this run may be left; the next run removes them")
 
 
-async def build_images(
-    host: Host, tasks: Sequence[Path], run_id: str, progress: Progress, say: Say, *, prebuilt_only: bool
-) -> None:
-    """Open the trials' network and make the tasks' images; say how many, and how long it took."""
-    await in_daemon_thread(host.open_network, tasks)
-    started = time.monotonic()
-    if built := await host.build(tasks, progress, run_id, say, prebuilt_only=prebuilt_only):
-        say(f"{built} task images built in {time.monotonic() - started:.1f} s")
+def maker(host: Host, run_id: str, prebuilt_only: bool, say: Say) -> Callable[[Path], Awaitable[bool]]:
+    """A function that makes a task's images and says whether one was missing; `say` gets each kind of remark once."""
+    noted: set[str] = set()
+
+    async def make(task: Path) -> bool:
+        images = await host.build(task, run_id, prebuilt_only)
+        for kind, line in image_notes(task.name, images):
+            if kind not in noted:
+                noted.add(kind)
+                say(line)
+        return any(image.fresh for image in images)
+
+    return make

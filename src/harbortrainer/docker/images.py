@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,18 +15,18 @@ from typing import Any
 from docker.errors import DockerException
 from docker.utils import parse_repository_tag
 from docker.utils.build import exclude_paths
-from harbor.models.task.task import Task
+from harbor.models.task.config import TaskConfig
+from harbor.models.task.paths import TaskPaths
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
-from harbortrainer.docker.builds import REPOSITORY, ImageError, build, is_here, pull
+from harbortrainer.docker.builds import REPOSITORY, ImageError, build, is_here, only_here, pull
 from harbortrainer.docker.cleaning import image_labels
 from harbortrainer.docker.compose import COMPOSE
 from harbortrainer.docker.daemon import call, engine, shared
 from harbortrainer.docker.tmux_image import INSTALL_SEC, with_tmux
-from harbortrainer.errors import UserError, one_line
+from harbortrainer.errors import one_line
 from harbortrainer.stopping import in_daemon_thread
 
-N_PARALLEL_BUILDS = 2
 MARK_SEC = 3600.0  # between two tags of an image that is in use
 _FOR_AGENTS = "environment"  # Harbor's name of the folder; a separate verifier's is another one
 _SLACK_SEC = 60.0
@@ -104,13 +104,12 @@ def _produce(source: _Source, run_id: str, stop: threading.Event) -> Image:
     if not source.force and is_here(source.docker_image):
         return _inspect(source.docker_image)
     if not source.or_built:
-        pull(source.docker_image, stop)
-        return _inspect(source.docker_image, fresh=True)
+        return _pulled(source.docker_image, stop)
     digest = content_digest(source.folder)
     if is_here(_reference(digest)):  # an earlier process could not pull: a run goes on with the image that it had
         return replace(_inspect(_reference(digest)), instead=f"image {source.docker_image} is not here")
     try:
-        pull(source.docker_image, stop)
+        return _pulled(source.docker_image, stop)
     except ImageError as error:
         if stop.is_set():
             raise
@@ -118,14 +117,21 @@ def _produce(source: _Source, run_id: str, stop: threading.Event) -> Image:
             return replace(_built(source, digest, run_id, stop), instead=one_line(error))
         except ImageError as second:
             raise ImageError(f"{one_line(error)}; {second}") from second
-    return _inspect(source.docker_image, fresh=True)
+
+
+def _pulled(reference: str, stop: threading.Event) -> Image:
+    with only_here(reference, stop):
+        pull(reference, stop)  # of an image that another process has pulled meanwhile: one request
+    return _inspect(reference, fresh=True)
 
 
 def _built(source: _Source, digest: str, run_id: str, stop: threading.Event) -> Image:
-    reference = _reference(digest)
-    if fresh := source.force or not is_here(reference):
-        build(source.folder, reference, image_labels(digest, run_id), stop)
-        _refuse_changed(source.folder, digest, reference)
+    reference, fresh = _reference(digest), False
+    if source.force or not is_here(reference):
+        with only_here(reference, stop):
+            if fresh := source.force or not is_here(reference):  # another process may have built it meanwhile
+                build(source.folder, reference, image_labels(digest, run_id), stop)
+                _refuse_changed(source.folder, digest, reference)
     return _inspect(reference, fresh)
 
 
@@ -157,65 +163,36 @@ def _tag_again(references: Sequence[str]) -> None:
             engine().tag(reference, *parse_repository_tag(reference))
 
 
-async def prepare_images(
-    tasks: Sequence[Path],
-    progress: Callable[[str, int, int], None] | None = None,
-    run_id: str = "",
-    say: Callable[[str], object] | None = None,
-    *,
-    prebuilt_only: bool = False,
-) -> int:
-    """Build or pull the images of tasks, a few at a time. Returns how many Docker lacked before.
-
-    `progress` gets an image's name, the number done and their total; `say` gets lines on images that are not as the
-    task or the agent wants them. Harbor builds those of tasks with a compose file. Raises UserError naming each task
-    whose image fails, or is not ready within its `build_timeout_sec`, with the end of its log.
-    """
-    wanted = {source: (task, limit_sec) for task in tasks for source, limit_sec in sources(task)}
-    images: list[tuple[str, Image]] = []  # with the name of a task
-    faults: list[str] = []
-    limit = asyncio.Semaphore(N_PARALLEL_BUILDS)
-
-    async def prepare(environment_dir: Path, docker_image: str | None) -> None:
-        task, limit_sec = wanted[environment_dir, docker_image]
-        given: dict[str, Any] = {"prebuilt_only": prebuilt_only, "run_id": run_id, "limit_sec": limit_sec}
-        try:
-            async with limit:
-                images.append((task.name, await task_image(environment_dir, docker_image, **given)))
-        except ImageError as error:
-            faults.append(f"task {task.name}: {error}")
-        if progress:
-            progress(docker_image or environment_dir.parent.name, len(images) + len(faults), len(wanted))
-
-    before = {image.reference for image in _ready.values()}
-    await asyncio.gather(*(prepare(*source) for source in wanted))
-    if faults:
-        raise UserError("\n".join(sorted(faults)))
-    for line in _notes(images):
-        if say:
-            say(line)
-    return len({image.reference for _, image in images if image.fresh} - before)
+async def images_of(task: Path, run_id: str = "", prebuilt_only: bool = False) -> list[Image]:
+    """The images of one task and of its separate verifiers, built or pulled if Docker lacks them. Raises ImageError."""
+    given: dict[str, Any] = {"prebuilt_only": prebuilt_only, "run_id": run_id}
+    wanted = dict(await asyncio.to_thread(lambda: list(sources(task))))
+    return [await task_image(*source, **given, limit_sec=limit_sec) for source, limit_sec in wanted.items()]
 
 
-def _notes(images: Sequence[tuple[str, Image]]) -> Iterator[str]:
-    if built := sorted((task, image.instead) for task, image in images if image.instead):
-        yield (
-            f"{len(built)} of {len(images)} images are built from the task's Dockerfile, not pulled, such as of task "
-            f"{': '.join(built[0])}; to insist on the images that the tasks name: environment_kwargs.prebuilt_only=true"
-        )
-    if lacking := sorted((task, image.no_tmux) for task, image in images if image.no_tmux):
-        yield (
-            f"{len(lacking)} of {len(images)} images stay without tmux, which each trial of Terminus-2 has to install, "
-            f"such as of task {': '.join(lacking[0])}"
-        )
+def image_notes(task: str, images: Iterable[Image]) -> Iterator[tuple[str, str]]:
+    """Kinds of remarks and lines on images of a task that are not as the task or the agent wants them."""
+    for image in images:
+        if image.instead:
+            yield (
+                "built",
+                f"task {task}: its image is built from its Dockerfile, not pulled: {image.instead}; to insist on the "
+                "images that tasks name: environment_kwargs.prebuilt_only=true",
+            )
+        if image.no_tmux:
+            yield (
+                "no tmux",
+                f"task {task}: its image stays without tmux, which each trial of Terminus-2 has to install: "
+                f"{image.no_tmux}",
+            )
 
 
 def sources(task_dir: Path) -> Iterator[tuple[tuple[Path, str | None], float]]:
     """(folder, prebuilt image), seconds: for the containers of a task and of its verifiers."""
-    task = Task(task_dir, disable_verification=True)
-    definitions = [(task.paths.environment_dir, task.config.environment)]
-    for step in task.config.steps or [None]:
-        if definition := resolve_verifier_environment_definition(task.config, task.paths, step):
+    task, paths = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text()), TaskPaths(task_dir)
+    definitions = [(paths.environment_dir, task.environment)]
+    for step in task.steps or [None]:
+        if definition := resolve_verifier_environment_definition(task, paths, step):
             definitions.append((definition.directory, definition.config))
     for folder, config in definitions:
         if config.docker_image or is_built(folder):

@@ -1,12 +1,14 @@
 """The images of tasks that the daemon has or lacks; copies of them. Blocking."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from harbortrainer.docker.builds import ImageError, is_here
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import is_built, sources, task_reference
 from harbortrainer.docker.tmux_image import tmux_reference
+from harbortrainer.durable.facts import fact
 
 _CHUNK = 1 << 20
 _NAMED = 3  # tasks
@@ -30,10 +32,27 @@ def _id(name: str) -> str:
     return str(engine().inspect_image(name)["Id"]) if is_here(name) else ""
 
 
-def missing_images(task_dir: Path) -> str:
-    """What a trial of this task needs first: "to pull", "to build", or both; "" = nothing."""
-    lacking = {image for (folder, image), _ in sources(task_dir) if not is_here(_name(folder, image))}
-    return " and ".join(["to pull"] * any(lacking) + ["to build"] * (None in lacking))
+def missing_images(task_dirs: Sequence[Path]) -> dict[Path, str]:
+    """By task what its trials need first: "to pull", "to build", or both; "" = nothing. One request for all."""
+    here = {tag for image in engine().images() for tag in image["RepoTags"] or ()}
+    found: dict[Path, str] = {}
+    for task in task_dirs:
+        parts = fact(task, "images", partial(_parts, task))
+        lacking = {image for image, built in parts if not {_tagged(image or built), built} & here}
+        found[task] = " and ".join(["to pull"] * any(lacking) + ["to build"] * (None in lacking))
+    return found
+
+
+def _parts(task: Path) -> list[tuple[str | None, str]]:
+    """For each image of a task: its name, None = built; the name of the one that is, or would be, built, or ""."""
+    return [
+        (image, task_reference(folder) if not image or is_built(folder) else "") for (folder, image), _ in sources(task)
+    ]
+
+
+def _tagged(name: str) -> str:
+    """As Docker lists it; with a digest it is not listed by that name."""
+    return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 def missing_note(missing: Mapping[str, str]) -> list[str]:

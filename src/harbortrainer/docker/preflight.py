@@ -24,6 +24,7 @@ from harbortrainer.docker.compose import COMPOSE, MAIN, read_compose
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import task_reference
 from harbortrainer.docker.inventory import missing_images, missing_note
+from harbortrainer.durable.facts import fact
 from harbortrainer.errors import EnvironmentFault, UserError
 
 MIN_API = (1, 40)  # Docker 19.03
@@ -90,7 +91,7 @@ def check_docker(
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
-    return findings.warnings + missing_note({task.name: missing_images(task) for task in tasks})
+    return findings.warnings + missing_note({task.name: lacking for task, lacking in missing_images(tasks).items()})
 
 
 def docker_capacity(
@@ -318,20 +319,27 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
 
     Raises UserError, OSError.
     """
+    agents, others, own_cpus, *fixed = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
+    cpus = _override(environment_kwargs, "override_cpus") or own_cpus
+    memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, others)
+    compose, networks, buildkit, isolated = fixed
+    return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), compose, networks, buildkit, isolated, beside_mb)
+
+
+def _stated_needs(task_dir: Path) -> list[Any]:
+    """Memory of the agent's environment and the most of all, CPUs; the fields of TaskNeeds from `compose` on."""
     config = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
     environments = list(_environments(config))
-    cpus = _override(environment_kwargs, "override_cpus") or max(float(one.cpus or 0) for one in environments)
-    agents, others = config.environment.memory_mb or 0, [one.memory_mb or 0 for one in environments]
-    memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, *others)
+    most = max(one.memory_mb or 0 for one in environments)
+    stated = [config.environment.memory_mb or 0, most, max(float(one.cpus or 0) for one in environments)]
     folder = task_dir / "environment"
     compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():
         isolated = bool(network_modes(config) - {NetworkMode.PUBLIC})
-        networks = _networks(compose)
-        return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), True, networks, None, isolated, beside_mb)
+        return [*stated, True, _networks(compose), None, isolated]
     built = dockerfile.exists() and not config.environment.docker_image
     feature = buildkit_feature(dockerfile.read_text(errors="replace")) if built else None
-    return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), buildkit=feature, beside_mb=beside_mb)
+    return [*stated, False, 0, feature, False]
 
 
 def network_modes(config: TaskConfig) -> set[NetworkMode]:

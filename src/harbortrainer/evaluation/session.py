@@ -256,7 +256,7 @@ async def _run(
                 outer: dict[str, Any] = {"observer": display.watcher, "venues": outside.venues}
                 outer["users"] = await stack.enter_async_context(users)
                 rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer, level=level)
-                await stack.enter_async_context(rollouts.opened(plan.tasks, display.building, display.say))
+                await stack.enter_async_context(rollouts.opened(plan.tasks, display.say))
                 runner = Runner(plan, backend, solutions, sampler, rollouts, run, display, template)
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)

@@ -27,6 +27,8 @@ TREATMENTS = {
     Outcome.CANCELLED: Treatment.DROP,
 }
 FAULTS = tuple(outcome for outcome, treatment in TREATMENTS.items() if treatment is not Treatment.TRAIN)
+UNSUPPLIED = "image: "  # begins the detail of a trial that could not run, since its task's image cannot be made;
+PASSING = "image (network, disk or daemon at fault): "  # perhaps it can later
 AFTER_OUTAGE = "after an outage"  # of a venue's service: ends a disposition "replaced by TRIAL" that costs no attempt
 _GRADED = tuple(outcome for outcome in Outcome if outcome not in FAULTS)
 

@@ -28,6 +28,7 @@ class ListArgs:
 class SplitArgs(ListArgs):
     eval_split: float = _same("eval_split")
     eval_tasks: tuple[str, ...] = _same("eval_tasks")
+    family: str | None = _same("family")
     seed: int = _same("seed")
     allow_family_overlap: bool = _same("allow_family_overlap")
 

@@ -18,15 +18,15 @@ from typing import Any
 from rich.table import Table
 
 from harbortrainer.cli.output import UNCUT, give_json, wide_console
-from harbortrainer.config import Config
+from harbortrainer.config import AUTO, Config
 from harbortrainer.docker.allowed import allowed
 from harbortrainer.docker.cleaning import drain, reap
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import DockerHost, RemoteHost
-from harbortrainer.docker.images import N_PARALLEL_BUILDS
 from harbortrainer.docker.preflight import check_docker
+from harbortrainer.docker.supply import builds_at_once
 from harbortrainer.durable.files import cache_folder, replace_text
-from harbortrainer.durable.listed import Listed, digest, quoted
+from harbortrainer.durable.listed import Listed, quoted
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import quiet_harbor_log
 from harbortrainer.qualify.arguments import CheckArgs
@@ -38,7 +38,7 @@ from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.gates import Gates, n_containers
 from harbortrainer.setting import settings
 from harbortrainer.stopping import first_error
-from harbortrainer.tasks.folders import find_fault, write_quarantine
+from harbortrainer.tasks.folders import digest, find_fault, write_quarantine
 from harbortrainer.tasks.split import duplicates
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
@@ -116,7 +116,8 @@ def _keeping(cache: Cache, total: int) -> Callable[[TaskReport], None]:
     numbers = count(1)
 
     def keep(report: TaskReport) -> None:
-        cache.put(report)
+        if not report.passing:
+            cache.put(report)
         notes = "".join(f"; {one.kind}" for one in report.findings if one.level is not Level.NOTE)
         print(f"{next(numbers)}/{total} {report.name}: {report.verdict}{notes}", file=sys.stderr, flush=True)
 
@@ -144,7 +145,7 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskR
     with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
         daemon = Daemon(config.outage_limit_sec, (DockerHost() if local else RemoteHost()).ping)
         trials = QualificationTrials(config, run_id, Path(folder), Gates.of(config), daemon)
-        building = asyncio.Semaphore(N_PARALLEL_BUILDS)
+        building = asyncio.Semaphore(builds_at_once(AUTO))
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(kept(path)) for path in paths]
@@ -191,7 +192,7 @@ def _quarantine(reports: Sequence[TaskReport]) -> None:
         folders[Path(report.path).parent].append(report)
     for folder, members in folders.items():
         bad = [Listed(one.name, one.digest, one.reason) for one in members if one.bad]
-        write_quarantine(folder, bad, [one.name for one in members if not one.bad])
+        write_quarantine(folder, bad, [one.name for one in members if not one.bad and not one.passing])
 
 
 def _show(reports: Sequence[TaskReport], seconds: float) -> None:

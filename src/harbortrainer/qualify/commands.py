@@ -13,12 +13,14 @@ from rich.table import Table
 
 from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.docker.inventory import missing_images, missing_note
+from harbortrainer.durable.facts import unchanging
 from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
 from harbortrainer.qualify.findings import fetches
 from harbortrainer.tasks.fetch import DATASET, DIGESTS, check_digests, fetch_dataset
 from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, read_quarantine, read_settings
-from harbortrainer.tasks.split import families, split_record, split_tasks
+from harbortrainer.tasks.sources import with_families
+from harbortrainer.tasks.split import families, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
 
@@ -27,9 +29,10 @@ _SHORT = 12  # digits of a digest in a table
 
 async def list_tasks(args: ListArgs) -> int:
     """Print a row a task: fault or quarantine, family, digest, metadata; then which images Docker lacks."""
-    rows = [_row(path) for path in task_folders(args.dirs)]
-    image_lines = await asyncio.to_thread(_add_images, rows)
-    family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
+    with unchanging():
+        rows = [_row(path) for path in task_folders(args.dirs)]
+        image_lines = await asyncio.to_thread(_add_images, rows)
+        family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
     for row in rows:
         row["family"] = Path(family[row["path"]]).name
     if not give_json(json.dumps(rows, indent=2), args.json):
@@ -61,11 +64,13 @@ async def split(args: SplitArgs) -> int:
     if bool(args.eval_split) == bool(args.eval_tasks):
         raise UserError("eval_split, eval_tasks: give one of the two")
     tasks = [Task(path.name, path, digest(path)) for path in task_folders(args.dirs)]
+    tasks = with_families(tasks, args.family)
     twice = [name for name, count in Counter(task.name for task in tasks).items() if count > 1]
     if twice:
         raise UserError(f"dirs: {twice[0]} is in more than one of them; split one folder at a time")
-    sides = split_tasks(tasks, args.eval_split, args.eval_tasks, args.seed, args.allow_family_overlap)
-    record = split_record(*sides, args.allow_family_overlap)
+    with unchanging():
+        sides = split_tasks(tasks, args.eval_split, args.eval_tasks, args.seed, args.allow_family_overlap)
+        record = split_record(*sides, args.allow_family_overlap)
     if not give_json(json.dumps(record, indent=2), args.json):
         rows = [
             {"name": name, "side": side.replace("_", " "), "family": known["family"]}
@@ -73,7 +78,7 @@ async def split(args: SplitArgs) -> int:
             for name, known in record[side].items()
         ]
         _table(("name", "side", "family"), rows)
-        print(f"{len(sides[0])} training tasks, {len(sides[1])} held out")
+        print(*families_note(tasks, args.family), f"{len(sides[0])} training tasks, {len(sides[1])} held out", sep="\n")
     return 0
 
 
@@ -147,9 +152,10 @@ def _row(path: Path) -> dict[str, Any]:
 def _add_images(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Write into each row what its image needs. Returns lines on it; one also where Docker does not answer. Blocks."""
     whole = [row for row in rows if not row["fault"]]
+    rows_of = {row["path"]: row for row in whole}
     try:
-        for row in whole:
-            row["image"] = missing_images(Path(row["path"]))
+        for task, missing in missing_images([Path(row["path"]) for row in whole]).items():
+            rows_of[str(task)]["image"] = missing
     except (DockerException, requests.RequestException):
         return ["task images: not looked at, Docker does not answer"]
     return missing_note({row["name"]: row["image"] for row in whole})

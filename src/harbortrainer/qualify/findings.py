@@ -13,6 +13,7 @@ from harbortrainer.qualify.attacks import WORK_ATTACKS
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.rollout.outcome import COULD_NOT_INSTALL, code, fetching, scripts
 
+NETWORK = "not checked: network, disk or daemon"  # of a build that may succeed later: no verdict, and not cached
 HOLLOW = "hollow work"
 STATIC = {"empty work", "imported work"}  # the same in files that the tests' text names
 SHOWN = 3  # names in a detail
@@ -49,6 +50,11 @@ class TaskReport:
     @property
     def bad(self) -> bool:
         return any(one.level is Level.ERROR for one in self.findings)
+
+    @property
+    def passing(self) -> bool:
+        """Whether it says nothing about the task."""
+        return any(one.kind == NETWORK for one in self.findings)
 
     @property
     def reason(self) -> str:

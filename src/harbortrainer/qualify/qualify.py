@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harbortrainer.docker.images import prepare_images
-from harbortrainer.errors import UserError
+from harbortrainer.docker.builds import ImageError
+from harbortrainer.docker.images import image_notes, images_of
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.attacks import BY_WORK, CODE, OF_TASK, files_below, scripts_of, together
 from harbortrainer.qualify.evidence import keep_output, why_not_built
-from harbortrainer.qualify.findings import Finding, Level, TaskReport
+from harbortrainer.qualify.findings import NETWORK, Finding, Level, TaskReport
 from harbortrainer.qualify.trials import QualificationTrial, QualificationTrials
 from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.tasks.folders import digest, find_fault
@@ -61,14 +61,14 @@ async def _build(
         return True
     async with building:
         began, only = time.monotonic(), bool(trials.config.environment_kwargs.get(PREBUILT_ONLY))
-        notes: list[str] = []
         try:
-            await prepare_images([task], run_id=trials.run_id, say=notes.append, prebuilt_only=only)
-        except UserError as error:
-            report.add("build", Level.ERROR, why_not_built(str(error)))
+            images = await images_of(task, trials.run_id, only)
+        except ImageError as error:
+            kind, level = (NETWORK, Level.WARNING) if error.passing else ("build", Level.ERROR)
+            report.add(kind, level, why_not_built(f"task {task.name}: {error}"))
             return False
         report.build_sec = time.monotonic() - began
-    for note in notes:
+    for _, note in image_notes(task.name, images):
         report.add("image", Level.WARNING, note)
     if report.build_sec > args.slow_build_sec:
         report.add("slow build", Level.WARNING, f"its image took {report.build_sec:.0f} s to build")

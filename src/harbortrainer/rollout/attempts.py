@@ -11,12 +11,13 @@ from typing import Protocol
 
 from harbortrainer.learning.brought import function, with_reward
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
-from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, OutcomePolicy
+from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, PASSING, UNSUPPLIED, OutcomePolicy
 from harbortrainer.policy.judge import Judge
 from harbortrainer.rollout.gates import TrialState
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
 from harbortrainer.rollout.venue import Host, Room, RunParts, TrialCancelled, TrialRequest
 from harbortrainer.stopping import Stop, Stopped, run_until
+from harbortrainer.tasks.task import Task
 
 MAX_OUTAGES = 10  # of a venue's service or the server in one slot; a trial hit by one is replaced and costs no attempt
 log = logging.getLogger("harbortrainer")
@@ -102,6 +103,22 @@ class Attempts:
                 return trajectory
             self.settings.observer.replaced(request.name)
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
+
+    def unsupplied(self, task: Task) -> str:
+        """Why an earlier group of the task could not be run; "" = none was refused."""
+        _, _, reason = self.quarantine.reasons.get(task.name, "").partition(f"{Outcome.INFRASTRUCTURE_ERROR}: ")
+        return reason if reason.startswith(UNSUPPLIED) else ""
+
+    async def leave_out(self, request: TrialRequest, why: str) -> None:
+        """Record that the trials of a task cannot be run; it is left out of the run if no network was at fault."""
+        attempt = self.journal.attempts(request.name)[0] + 1
+        names = request.task.name, self._numbered(request, attempt).name
+        lost = Trajectory(*names, (), None, Outcome.INFRASTRUCTURE_ERROR, why, attempt=attempt)
+        await _in_thread(self.journal.started, names[1], names[0], attempt)
+        passing = why.startswith(PASSING)
+        await _in_thread(self.journal.ended, lost, "dropped" if passing else "quarantined")
+        if not passing:
+            self.quarantine.reasons.setdefault(request.task.name, f"{lost.outcome}: {why}")
 
     async def _run(self, request: TrialRequest) -> tuple[Trajectory, bool] | None:
         """The trial, and whether an outage of its host's service or the server hit it; None = it may not start."""

@@ -2,7 +2,8 @@
 
 import difflib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, Str
 from harbortrainer.config import Config
 from harbortrainer.docker.compose import COMPOSE, read_compose
 from harbortrainer.docker.preflight import network_modes
+from harbortrainer.durable.facts import fact
 from harbortrainer.errors import UserError
 from harbortrainer.plugins import FORM, bring
 from harbortrainer.policy.api.prompts import Prompts
@@ -113,18 +115,27 @@ def check_agent_tasks(task_dirs: Iterable[Path], config: Config, template: ChatT
         with_agent(environment, task_dir, config)
 
 
-def check_tasks(task_dirs: Iterable[Path], environment_type: str, environment_kwargs: Mapping[str, Any]) -> None:
+def check_tasks(task_dirs: Collection[Path], environment_type: str, environment_kwargs: Mapping[str, Any]) -> None:
     """Check that the environment supports all tasks. Raises one UserError that names every fault."""
     if ":" not in environment_type:
         _check_sandboxes(_environment_type(environment_type))
     faults: dict[str, None] = {}
-    for task_dir in task_dirs:
+    plain = [one for one in task_dirs if fact(one, "plain", partial(_is_plain, one))]  # all alike for what is checked
+    alike = {*plain}
+    for task_dir in (*plain[:1], *(one for one in task_dirs if one not in alike)):
         try:
             environment_config(environment_type, environment_kwargs, task_dir, "")
         except UserError as error:
             faults[str(error)] = None
     if faults:
         raise UserError("\n".join(faults))
+
+
+def _is_plain(task_dir: Path) -> bool:
+    if (task_dir / "environment" / COMPOSE).exists():
+        return False
+    task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    return NetworkMode.ALLOWLIST not in network_modes(task)
 
 
 def python_warning(version: tuple[int, int, int] = sys.version_info[:3]) -> list[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import Host as Docker
-from harbortrainer.docker.host import build_images, cleaned
+from harbortrainer.docker.host import cleaned, maker
+from harbortrainer.docker.supply import ImageSupply, builds_at_once
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
 from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.agents import program_of
@@ -19,7 +20,8 @@ from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.rollout.fleet import Cluster, Fleet, Host
 from harbortrainer.rollout.gates import UNOBSERVED
 from harbortrainer.rollout.trial import LocalHost, NewTrial
-from harbortrainer.rollout.venue import Progress, RunParts, Say
+from harbortrainer.rollout.venue import RunParts, Say
+from harbortrainer.stopping import in_daemon_thread
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
 
@@ -33,6 +35,7 @@ class HarborRoom:
         daemon = Daemon(run.config.outage_limit_sec, docker.ping)
         agents = AgentService.of(run.template) if program_of(run.config) is not None else None
         self.local = LocalHost(run, daemon, new_trial, agents)
+        self._supply: ImageSupply | None = None
         observer = UNOBSERVED if cluster is None else run.observer
         self.fleet = Fleet(self.gate, run.config.outage_limit_sec, observer)
         if cluster is None:
@@ -52,8 +55,8 @@ class HarborRoom:
         return self.fleet.host()
 
     @contextlib.asynccontextmanager
-    async def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AsyncIterator[None]:
-        """Clean the host around the block and guard its disk; build the tasks' images. Raises UserError.
+    async def prepared(self, tasks: Sequence[Task], say: Say) -> AsyncIterator[None]:
+        """Clean the host around the block and guard its disk; images are made within it. Raises UserError.
 
         With a cluster each of its hosts does so.
         """
@@ -69,12 +72,24 @@ class HarborRoom:
             folders = list(map(folder_of, tasks))
             config = self.local.parts.config
             only = bool(config.environment_kwargs.get(PREBUILT_ONLY))
-            images = build_images(self._docker, folders, self._run_id, progress, say, prebuilt_only=only)
+            make = maker(self._docker, self._run_id, only, say)
+            at_once = builds_at_once(config.n_parallel_builds)
+            supply = ImageSupply(make, at_once, config.outage_limit_sec, say, len(folders))
             try:
-                await asyncio.gather(warm_up(config), images)
-                yield
+                network = in_daemon_thread(self._docker.open_network, folders)
+                await asyncio.gather(warm_up(config), network)
+                async with supply as self._supply:
+                    yield
             finally:
                 await self.aclose()
+
+    def expect(self, tasks: Sequence[Task]) -> None:
+        if self._supply is not None:
+            self._supply.expect(list(map(folder_of, tasks)))
+
+    def supplied(self, task: Task) -> AbstractAsyncContextManager[str]:
+        """The task's images; hosts of a cluster make their own, all of them when they join."""
+        return contextlib.nullcontext("") if self._supply is None else self._supply.supplied(folder_of(task))
 
     def close_batch(self, trials_dir: Path, n_trials: int) -> None:
         write_job_files(trials_dir, n_trials)

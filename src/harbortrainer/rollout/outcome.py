@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from harbortrainer.docker.archive import READ
 from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.learning.treatment import PASSING
 from harbortrainer.policy.tinker_llm import TinkerLLM
 
 if TYPE_CHECKING:
@@ -69,9 +70,9 @@ def lost_to_server(trajectory: Trajectory) -> bool:
 def blames_task(trajectory: Trajectory) -> bool:
     """Whether a trial without a reward counts against its task.
 
-    Those of the server, the policy, the simulated user and Docker's disk do not.
+    Those of the server, the policy, the simulated user, a network and Docker's disk do not.
     """
-    if _NO_SPACE in trajectory.detail.lower() or trajectory.detail.startswith((SAMPLING, USER)):
+    if _NO_SPACE in trajectory.detail.lower() or trajectory.detail.startswith((SAMPLING, USER, PASSING)):
         return False
     return trajectory.outcome in (Outcome.VERIFIER_ERROR, Outcome.INFRASTRUCTURE_ERROR)
 

@@ -32,8 +32,8 @@ from harbortrainer.rollout.concurrency import ParallelLimit
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver, n_containers
 from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.outcome import Quarantine, lost_to_server
-from harbortrainer.rollout.venue import Progress, Room, RunParts, Say, TrialRequest, Venue
-from harbortrainer.stopping import Stop, Stopped, first_error
+from harbortrainer.rollout.venue import Room, RunParts, Say, TrialRequest, Venue
+from harbortrainer.stopping import Stop, Stopped, first_error, run_until
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import venue
 
@@ -126,7 +126,7 @@ class Rollouts:
         return sum(room.outages for room in self._rooms.values())
 
     @contextlib.asynccontextmanager
-    async def opened(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AsyncIterator[None]:
+    async def opened(self, tasks: Sequence[Task], say: Say) -> AsyncIterator[None]:
         """Prepare the venues of these tasks; what they hold is released at the end of the block.
 
         Raises UserError.
@@ -134,9 +134,35 @@ class Rollouts:
         async with contextlib.AsyncExitStack() as stack:
             for name in dict.fromkeys(task.venue for task in tasks):
                 here = [task for task in tasks if task.venue == name]
-                await stack.enter_async_context(self._rooms[name].prepared(here, progress, say))
+                await stack.enter_async_context(self._rooms[name].prepared(here, say))
             stack.push_async_callback(self.aclose)
             yield
+
+    def expect(self, tasks: Sequence[Task]) -> None:
+        """Trials of these tasks come next, in this order: what they need may be made ahead."""
+        for name in dict.fromkeys(task.venue for task in tasks):
+            self._rooms[name].expect([task for task in tasks if task.venue == name])
+
+    @contextlib.asynccontextmanager
+    async def supplied(self, group: GroupRequest) -> AsyncIterator[str]:
+        """Wait for what the group's trials need, and keep it within the block; yields "", or why it cannot be had.
+
+        Then a trial that did not run is recorded, and its task is left out of the run, unless a network was at fault.
+        Raises EnvironmentFault when too many tasks lack it; Stopped.
+        """
+        if (known := self._attempts.unsupplied(group.task)) or not _missing(group):
+            yield known
+            return
+        async with contextlib.AsyncExitStack() as held:
+            supplied = held.enter_async_context(self._rooms[group.task.venue].supplied(group.task))
+            try:
+                lacking = await run_until(supplied, self._stop.stopped())
+            except Stopped:  # its trials are not run
+                lacking = ""
+            if lacking:
+                first = TrialName(group.kind, group.step, group.problem, 0)
+                await self._attempts.leave_out(self._request(first, group), lacking)
+            yield lacking
 
     async def aclose(self) -> None:
         """Wait for what the trials leave at their venues, and give up requests of cancelled trials. Safe to repeat."""
@@ -169,7 +195,9 @@ class Rollouts:
         places = asyncio.Semaphore(at_once or len(tasks_P) or 1)
 
         async def run(request: GroupRequest) -> TrajectoryGroup:
-            async with places:
+            async with places, self.supplied(request) as lacking:
+                if lacking:
+                    return self.unsupplied(request, lacking)
                 return await self.run_group(request, patience)
 
         try:
@@ -203,6 +231,12 @@ class Rollouts:
 
         names = [TrialName(group.kind, group.step, group.problem, member) for member in range(group.size)]
         return group_trajectories(group.task.name, await _gather(map(fill, names)))
+
+    def unsupplied(self, group: GroupRequest, lacking: str) -> TrajectoryGroup:
+        """The group whose trials cannot be run."""
+        name = str(TrialName(group.kind, group.step, group.problem, 0))
+        lost = Trajectory(group.task.name, name, (), None, Outcome.INFRASTRUCTURE_ERROR, lacking)
+        return group_trajectories(group.task.name, [lost])
 
     def hold_agents(self) -> None:
         """Trials start their environments, and no agent begins, until `release_agents`."""
@@ -244,6 +278,11 @@ class Rollouts:
         mode = "train" if name.kind == "step" else "eval"
         folder = group.trials_dir.resolve()
         return TrialRequest(str(name), group.task, folder, group.temperature, seed, mode=mode, weights=group.weights)
+
+
+def _missing(group: GroupRequest) -> bool:
+    """Whether a trial of the group is still to be run."""
+    return len({TrialName.parse(name).first for name in group.done}) < group.size
 
 
 class _Rooms(dict[str, Room]):

@@ -23,7 +23,6 @@ from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import venue
 
 Say = Callable[[str], None]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +130,19 @@ class Room(Protocol):
         """The host of one trial, which the trial holds like the gate. Raises EnvironmentFault when all stay away."""
         ...
 
-    def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AbstractAsyncContextManager[object]:
-        """Make what the trials of these tasks need; remove it at the end of the block."""
+    def prepared(self, tasks: Sequence[Task], say: Say) -> AbstractAsyncContextManager[object]:
+        """Make what the trials of all these tasks need; remove it at the end of the block."""
         return contextlib.nullcontext()
+
+    def expect(self, tasks: Sequence[Task]) -> None:
+        """Trials of these tasks come next, in this order: what they need may be made ahead."""
+
+    def supplied(self, task: Task) -> AbstractAsyncContextManager[str]:
+        """Wait for what the trials of a task need, and keep it within the block; yields "", or why it cannot be had.
+
+        Raises EnvironmentFault when too many tasks lack it.
+        """
+        return contextlib.nullcontext("")
 
     @property
     def metrics(self) -> Mapping[str, float]:

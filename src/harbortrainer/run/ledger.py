@@ -57,6 +57,7 @@ class Ledger:
         self._digests: dict[int, str] = {}  # of every step that was ever trained on
         self.composed: dict[int, list[Place]] = {}  # groups of each step, with max_steps_off_policy
         self.step_of: dict[Place, int] = {}  # the same by group
+        self.task_of: dict[Place, str] = {}  # the task of each group's last trial, which may stand in for another one
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
         self._hosts = HostCounts()
@@ -253,6 +254,8 @@ class Ledger:
             case "started":
                 self.counts["started"] += 1
                 self._agents[record["trial"]] = record.get("agent", "")
+                if (trial := TrialName.parse(record["trial"])).kind == "step":
+                    self.task_of[Place(trial.step, trial.problem)] = record["task"]
             case "ended":
                 self._count_end(record)
             case "trained":

@@ -3,8 +3,11 @@
 import hashlib
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from harbortrainer.durable.facts import fact
 from harbortrainer.tasks.folders import folder_of, read_settings
 from harbortrainer.tasks.identity import (
     SAME_CHECK,
@@ -34,15 +37,38 @@ _PLAIN_IMAGE = re.compile(r"(?:harbortrainer/)?[\w.-]+(?::[\w.-]+)?(?:@sha256:\w
 def identify_folder(task: Task) -> Identity:
     """The identity of a task by its files. A task with unreadable task.toml declares no family."""
     path = folder_of(task)
-    instruction = "\n".join(_text(file) for file in _files(path, ("instruction.md",)))
-    code = "\n".join(_text(file) for file in _files(path, ("tests", "solution")))
+    family, keys = fact(path, f"identity {task.digest}", lambda: _found(path, task.digest))
+    return Identity(task.name, task.digest, tuple((reason, key) for reason, key in keys), family)
+
+
+@lru_cache(maxsize=8192)  # of copies
+def _by_content(_digest: str) -> list[Any]:
+    return []
+
+
+def _found(path: Path, digest: str) -> list[Any]:
+    """Declared family and keys."""
+    known = _by_content(digest)
+    if not known:
+        known[:] = _read(path, digest)
+    return known
+
+
+def _read(path: Path, digest: str) -> list[Any]:
+    texts = {file: _text(file) for file in _files(path, ("instruction.md", "tests", "solution"))}
+    instruction = "\n".join(texts[file] for file in _files(path, ("instruction.md",)))
+    code = "\n".join(texts[file] for file in _files(path, ("tests", "solution")))
     settings = read_settings(path)
     image = str(settings.get("environment", {}).get("docker_image") or "")
-    environment = digest_of((*_normal(path, ("environment",)), image))
-    verifier = digest_of(_normal(path, ("tests",)))
-    parts = _normal(path, ("instruction.md", "environment", "tests", "solution"))
+    normal = {top: _normal(path, (top,)) for top in ("instruction.md", "environment", "tests", "solution")}
+    environment, verifier = digest_of((*normal["environment"], image)), digest_of(normal["tests"])
+    parts = (
+        [part for one in normal.values() for part in one]
+        if not (path / "steps").is_dir()
+        else _normal(path, tuple(normal))
+    )
     found = {
-        SAME_FILES: task.digest,
+        SAME_FILES: digest,
         SAME_TEXT: digest_of((*parts, image)),
         SAME_INSTRUCTION: plain_text(instruction),
         SAME_TEMPLATE: template(instruction),
@@ -53,7 +79,7 @@ def identify_folder(task: Task) -> Identity:
     keys = [(reason, digest_of((key,))) for reason, key in found.items() if key]
     if named := template(instruction, code_words(code)):
         keys.append((SAME_TEMPLATE, digest_of((named,))))
-    return Identity(task.name, task.digest, tuple(dict.fromkeys(keys)), found[SAME_FAMILY] or "")
+    return [found[SAME_FAMILY] or "", list(dict.fromkeys(keys))]
 
 
 def _files(path: Path, tops: tuple[str, ...]) -> Iterator[Path]:

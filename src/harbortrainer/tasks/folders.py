@@ -3,10 +3,14 @@
 import logging
 import tomllib
 from collections.abc import Collection, Iterable
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.durable.listed import Listed, digest, read_list, write_list
+from harbortrainer.durable import listed as files
+from harbortrainer.durable.facts import fact
+from harbortrainer.durable.listed import Listed, read_list, write_list
 from harbortrainer.errors import UserError, one_line
 from harbortrainer.harbor import hasten_task_files
 from harbortrainer.tasks.task import Task
@@ -21,6 +25,9 @@ FETCHED_BY = {  # data sets that a clone of this repository lacks
     "terminal-easy": "make it with python -m scripts.easy.make_tasks",
 }
 _log = logging.getLogger("harbortrainer")
+
+
+_version = cache(version)  # it reads all that a package says of itself
 
 
 def folder_of(task: Task) -> Path:
@@ -60,8 +67,17 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
     return tasks
 
 
+def digest(path: Path) -> str:
+    """SHA-256 over the names, modes and contents of a task's files."""
+    return fact(path, "digest", lambda: files.digest(path))
+
+
 def find_fault(path: Path) -> str | None:
     """Why Harbor cannot run this task; None = it can."""
+    return fact(path, f"fault {_version('harbor')}", lambda: _fault(path))
+
+
+def _fault(path: Path) -> str | None:
     from harbor.models.task.task import Task as HarborTask  # half a second to import
 
     hasten_task_files()
@@ -93,7 +109,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _category(path: Path) -> str:
-    return str(read_settings(path).get("metadata", {}).get("category") or "")
+    return fact(path, "category", lambda: str(read_settings(path).get("metadata", {}).get("category") or ""))
 
 
 def looks_like_task(path: Path) -> bool:

@@ -5,11 +5,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 SAME_FILES, SAME_TEXT = "the same files", "the same but for spacing, case or task.toml"
 SAME_INSTRUCTION, SAME_TEMPLATE = "the same instruction", "the same instruction template"
 SAME_CHECK, SAME_ENVIRONMENT = "the same test in the same environment", "the same environment"
-SAME_FAMILY = "the same metadata.family"
+SAME_FAMILY, SAME_NAME = "the same metadata.family", "the same family by their names"
 SAME_GOLD, SAME_USER = "the same gold actions", "the same user"
 DUPLICATES = (SAME_FILES, SAME_TEXT)
 REASONS = (
@@ -20,6 +21,7 @@ REASONS = (
     SAME_GOLD,
     SAME_ENVIRONMENT,
     SAME_FAMILY,
+    SAME_NAME,
     SAME_USER,
 )  # strongest first
 FEWEST_WORDS = 3  # fixed words of a template: with fewer ("run <path>") it fits unrelated tasks
@@ -71,7 +73,7 @@ def digest_of(parts: Iterable[str]) -> str:
 
 def plain_text(text: str) -> str:
     """The text in lower case, with single spaces and normalized characters."""
-    return " ".join(unicodedata.normalize("NFKC", text).lower().split())
+    return " ".join((text if text.isascii() else unicodedata.normalize("NFKC", text)).lower().split())
 
 
 def template(instruction: str, code_words: Set[str] = frozenset()) -> str | None:
@@ -81,10 +83,8 @@ def template(instruction: str, code_words: Set[str] = frozenset()) -> str | None
     task gives ("a directory named <p>"), unless it begins a sentence or is one of SHELL_WORDS. Sentences of PLACE_WORDS
     are left out. None when fewer than FEWEST_WORDS words are left.
     """
-    text = unicodedata.normalize("NFKC", instruction)
-    text = _NAMES.sub(" <p> ", _QUOTED.sub(" <s> ", text))
     words: list[str] = []
-    for sentence in _SENTENCE.split(text):
+    for sentence in _SENTENCE.split(_marked(instruction)):
         found = _WORD.findall(sentence.lower())
         if all(word.startswith("<") or word in PLACE_WORDS for word in found):
             continue
@@ -93,6 +93,12 @@ def template(instruction: str, code_words: Set[str] = frozenset()) -> str | None
             words.append("<p>" if named else word)
     fixed = sum(not word.startswith("<") for word in words)
     return " ".join(words) if fixed >= FEWEST_WORDS else None
+
+
+@lru_cache(maxsize=1)
+def _marked(instruction: str) -> str:
+    """With quoted text as <s>, and names as <p>."""
+    return _NAMES.sub(" <p> ", _QUOTED.sub(" <s> ", unicodedata.normalize("NFKC", instruction)))
 
 
 def code_words(code: str) -> frozenset[str]:

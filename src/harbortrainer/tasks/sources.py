@@ -10,6 +10,7 @@ from typing import Any
 from harbortrainer.errors import UserError
 from harbortrainer.plugins import known
 from harbortrainer.tasks.fetch import find_folder
+from harbortrainer.tasks.names import name_families
 from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import venue
 
@@ -44,9 +45,12 @@ def find_sources(tasks_dir: str) -> list[Source]:
     return [Source(one, name, *rest) for one, name, rest in zip(given, names, found, strict=True)]
 
 
-def load_sources(sources: Sequence[Source], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[Task]:
+def load_sources(
+    sources: Sequence[Source], include: Sequence[str] = (), exclude: Sequence[str] = (), family: str | None = None
+) -> list[Task]:
     """Tasks of all sources that match a glob of `include` (empty = all) and none of `exclude`.
 
+    `family`: as `name_families` takes it, for all tasks together.
     A glob is matched with NAME and with SOURCE/NAME. A name in several sources becomes SOURCE/NAME. Raises UserError
     for a broken folder, a glob that matches nothing, and when no task is left.
     """
@@ -62,10 +66,17 @@ def load_sources(sources: Sequence[Source], include: Sequence[str] = (), exclude
         excluded = [name for name in names[source] if not _chosen(source.name, name, include, exclude)]
         for task in venue(source.venue).load(source.path, excluded):
             chosen.append(replace(task, source=source.name, domain=task.domain or source.name, venue=source.venue))
+    chosen = with_families(chosen, family)
     if not chosen:
         raise UserError(f"tasks_exclude={','.join(exclude)}: leaves no task of {len(found)}")
     counts = Counter(task.name for task in chosen)
     return [replace(t, name=f"{t.source}/{t.name}") if counts[t.name] > 1 else t for t in chosen]
+
+
+def with_families(tasks: Sequence[Task], pattern: str | None) -> list[Task]:
+    """The tasks with their families by name. Raises UserError for a wrong pattern."""
+    known = name_families([task.name for task in tasks], pattern)
+    return [replace(task, family=known.get(task.name, "")) for task in tasks]
 
 
 def check_weights(weights: Mapping[str, Any], sources: Sequence[Source]) -> dict[str, float]:

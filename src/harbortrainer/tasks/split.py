@@ -131,6 +131,18 @@ def _named(tasks: Sequence[Task], eval_tasks: Sequence[str]) -> set[str]:
     return {*eval_tasks} - {OWN_TEST} | (sided if OWN_TEST in eval_tasks else set())
 
 
+def families_note(tasks: Sequence[Task], pattern: str | None) -> list[str]:
+    """A line where names come in series and no pattern says so; [] = they do not."""
+    named = {task.family for task in tasks if task.family}
+    if not named or pattern is not None:
+        return []
+    sample = next(task for task in tasks if task.family)
+    return [
+        f"names come in series: {len(named)} families, such as {sample.family} of {sample.name}; each stays on one "
+        "side of the split; family=REGEX names them otherwise, family= turns it off"
+    ]
+
+
 def users_note(train: Sequence[Task], held_out: Sequence[Task]) -> str:
     """A line on held-out tasks whose user also stands in training; "" = there is none."""
     known = {key for task in train if task.side for key in _users(task)}

@@ -1,10 +1,11 @@
 """Venues by name: where trials take place. A venue's module is imported when a task source needs it."""
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from harbortrainer.plugins import plugin
-from harbortrainer.tasks.identity import Identity
+from harbortrainer.tasks.identity import SAME_NAME, Identity, digest_of
 from harbortrainer.tasks.task import Task
 
 
@@ -17,4 +18,5 @@ def venue(name: str) -> Any:
 def identify(task: Task) -> Identity:
     """The identity of a task, by its venue. Its digest stands for its contents: they are read once."""
     found: Identity = venue(task.venue).identify(task)
-    return found
+    named = [(SAME_NAME, digest_of((task.family,)))] if task.family else []
+    return replace(found, keys=(*found.keys, *named))

@@ -1,4 +1,4 @@
-"""Drift from the start that buys no held-out reward: a line at the evaluation that shows it. Pure."""
+"""Lines on runs that do not learn: drift that buys no held-out reward; batches without any reward. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -29,4 +29,23 @@ def drift_warning(rows: Sequence[Mapping[str, float]]) -> str | None:
         f"WARNING: the policy drifts without learning: since the evaluation after step {step:.0f} kl/start grew from "
         f"{before:.2f} to {drift:.2f} nats a token and held-out reward went from {best:.3f} to {reward:.3f} "
         f"(± {stderr:.3f}); set kl_penalty_coef with kl_reference=start, or lower learning_rate"
+    )
+
+
+SILENT_BATCHES = 3
+
+
+def no_signal(rows: Sequence[Mapping[str, float]]) -> str | None:
+    """A line when all trials of the last SILENT_BATCHES batches earned nothing, and one of the batch before did.
+
+    `rows`: of the last steps, in order.
+    """
+    batches = [row["reward/best_of_group"] == 0 for row in rows if row.get("reward/best_of_group") is not None]
+    before, last = batches[-SILENT_BATCHES - 1 : -SILENT_BATCHES], batches[-SILENT_BATCHES:]
+    if len(last) < SILENT_BATCHES or not all(last) or any(before):
+        return None
+    return (
+        f"WARNING: no trial of {SILENT_BATCHES} batches earned a reward, so nothing is learned: take tasks that the "
+        "policy sometimes solves (tasks_include, or python -m src.evaluate to find them), start from weights that "
+        "have seen solutions (python -m src.sft, then init_from), or raise group_size"
     )

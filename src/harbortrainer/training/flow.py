@@ -15,6 +15,7 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
 from harbortrainer.stopping import End, Stop, Stopped, cancel_all, run_until
+from harbortrainer.tasks.task import Task
 from harbortrainer.training.schedule import SettingsByStep
 
 
@@ -59,6 +60,8 @@ class Flow:
         self._composing = False  # until the journal has the step: killed before, its groups need their places again
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
+        self._tasks_of: dict[Place, str] = {}  # of groups that began
+        self._unsupplied: set[str] = set()  # tasks that others have replaced
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -159,6 +162,7 @@ class Flow:
     async def _start_all(self, batch: int, known: Collection[Place]) -> None:
         """Start the groups from `batch` on without `known` ones, each when the pace and a free environment allow it."""
         while size := self._groups(batch):
+            self._rollouts.expect(self._schedule.ahead(batch, 1 + self._schedule.configs[-1].images_ahead))
             for place in (Place(batch, problem) for problem in range(size)):
                 if place in known:
                     continue
@@ -176,13 +180,14 @@ class Flow:
     async def _start(self, place: Place, group: OpenGroup) -> None:
         self._running[place] = 1
         request = await asyncio.to_thread(self._request, place)
+        self._tasks_of[place] = request.task.name
         self._groups_left.setdefault(place.batch, self._groups(place.batch))
         self._running[place] = request.size - len({TrialName.parse(name).first for name in request.done})
         self._spawn(self._run_group(request, place, group))
 
     async def _run_group(self, request: GroupRequest, place: Place, group: OpenGroup) -> None:
         try:
-            result = await self._rollouts.run_group(request, self._patience)
+            result = await self._run_supplied(request, place)
         except BaseException as error:  # noted before the group counts as ended: the step that waits sees the cause
             self._failure = self._failure or error
             raise
@@ -196,6 +201,23 @@ class Flow:
         if not self._groups_left[place.batch]:
             del self._groups_left[place.batch]
             await self._write_job(place.batch)
+
+    async def _run_supplied(self, request: GroupRequest, place: Place) -> TrajectoryGroup:
+        """The group once its task's images are made; where they cannot be, the next task takes its place."""
+        trials = self._running[place]
+        while True:
+            self._running[place] = 0  # it does not hold up groups whose images are ready
+            async with self._rollouts.supplied(request) as lacking:
+                if not lacking:
+                    self._running[place] = trials
+                    return await self._rollouts.run_group(request, self._patience)
+            self._unsupplied.add(request.task.name)
+            here = [task for one, task in self._tasks_of.items() if one.batch == place.batch]
+            other = self._schedule.instead(place.batch, {*self._unsupplied, *here})
+            if other is None:
+                return self._rollouts.unsupplied(request, lacking)
+            self._tasks_of[place] = other.name
+            request = await asyncio.to_thread(self._request, place, other)
 
     def _trial_ended(self, place: Place) -> None:
         if place in self._running:
@@ -230,8 +252,11 @@ class Flow:
                 found |= {place: min([*versions, found.get(place, versions[0])])} if versions else {}
         return found
 
-    def _request(self, place: Place) -> GroupRequest:
-        """Blocks. Raises UserError for a damaged trajectory, DiskFault."""
+    def _request(self, place: Place, task: Task | None = None) -> GroupRequest:
+        """`task`: None = that of an earlier process, else that of the order.
+
+        Blocks. Raises UserError for a damaged trajectory, DiskFault.
+        """
         config = self._schedule.at(self._pace.step).config
         folder = self._run.trajectories("step", place.batch)
 
@@ -240,8 +265,9 @@ class Flow:
             self._loop.call_soon_threadsafe(self._trial_ended, place)
             self._show(trajectory)
 
+        task = task or self._schedule.named(self._ledger.task_of.get(place, ""))
         return GroupRequest(
-            self._schedule.batch(place.batch)[place.problem],
+            task or self._schedule.batch(place.batch)[place.problem],
             "step",
             *place,
             config.group_size,

@@ -28,7 +28,7 @@ from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.setting import changed
 from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
-from harbortrainer.tasks.split import SPLIT_FILE, check_split, split_record, split_tasks
+from harbortrainer.tasks.split import SPLIT_FILE, check_split, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import venue
 from harbortrainer.training.evaluation import MOST_OPEN
@@ -53,7 +53,7 @@ class RunPlan:
     @property
     def length_note(self) -> tuple[str, ...]:
         """Lines on settings that the length and others leave without effect, and on trials that may come on top."""
-        lines = [*self._idle]
+        lines = [*self._idle, *families_note(self.tasks, self.config.family)] if self.held_out else [*self._idle]
         if self.total_steps < self.config.max_steps:
             lines.append(
                 f"max_steps={self.config.max_steps}: n_epochs={self.config.n_epochs} ends the run after "
@@ -95,7 +95,7 @@ def make_plan(config: Config) -> RunPlan:
     pricing = pricing_of(config)
     sources = find_sources(config.tasks_dir)
     check_weights(config.task_weights, sources)
-    tasks = load_sources(sources, config.tasks_include, config.tasks_exclude)
+    tasks = load_sources(sources, config.tasks_include, config.tasks_exclude, config.family)
     refuse_unused(config, tasks)
     if config.hosts != "none" and all(task.venue != FOLDERS for task in tasks):
         raise UserError(f"hosts={config.hosts}: conversations run in this process, wherever hosts are; leave it out")

@@ -1,6 +1,6 @@
 """Settings by step: a resumed run may change them; repeated steps use the settings of their first run."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from harbortrainer.config import Config
@@ -27,6 +27,7 @@ class SettingsByStep:
     ) -> None:
         """`configs`: (first step, configuration) in order of time; the last one is in force."""
         self.train = list(train)
+        self._by_name = {task.name: task for task in train}
         self._curriculum = curriculum
         self._spans = [Span(step, config, task_order(config, train)) for step, config in configs]
 
@@ -57,6 +58,22 @@ class SettingsByStep:
         if self._curriculum is not None:
             return self._curriculum.batch(step, order)
         return order.batch(step) if step < self.total_steps else order.beyond(step)
+
+    def ahead(self, step: int, steps: int) -> list[Task]:
+        """The tasks of so many batches from `step` on; with a curriculum, which chooses them later, a guess."""
+        batches = (self.at(number).order.batch(number) for number in range(step, step + steps))
+        return [task for batch in batches for task in batch]
+
+    def instead(self, step: int, taken: Collection[str]) -> Task | None:
+        """The next task after a batch whose name is not in `taken`, for one of its places; None = there is none."""
+        order = self.at(step).order
+        first = (step + 1) * self.configs[-1].batch_size
+        following = (order.at(position) for position in range(first, first + 2 * order.length))
+        return next((task for task in following if task.name not in taken), None)
+
+    def named(self, name: str) -> Task | None:
+        """The training task of this name."""
+        return self._by_name.get(name)
 
     def measured(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
         """Update the curriculum with a step's trials, before the next step. Returns its metrics. Raises DiskFault."""

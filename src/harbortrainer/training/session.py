@@ -13,6 +13,7 @@ from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.backend.users import opened_users
 from harbortrainer.cli.output import counted
 from harbortrainer.config import Config
+from harbortrainer.durable.facts import unchanging
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.plugins import Brought, check_same
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -85,7 +86,8 @@ async def run_training(
 
 async def prepare(config: Config, outside: Outside) -> Prepared:
     """Check all that needs no server: tasks, split, venues, chat template, taxonomy, init_from. Raises UserError."""
-    plan = make_plan(config)
+    with unchanging():
+        plan = make_plan(config)
     if config.taxonomy is not None:
         read_taxonomy(config.taxonomy)
     found = brought(config, plan.tasks)
@@ -95,8 +97,9 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     notes, most_agents = [], 1
     if not plan.finished:
         venues = venues_of(plan.tasks, outside.venues)
-        notes, most_agents = await asyncio.to_thread(agents_at_once, venues, plan.tasks, config)
-        notes += await asyncio.to_thread(check_venues, venues, plan.tasks, config, template, most_agents)
+        with unchanging():
+            notes, most_agents = await asyncio.to_thread(agents_at_once, venues, plan.tasks, config)
+            notes += await asyncio.to_thread(check_venues, venues, plan.tasks, config, template, most_agents)
         notes += filter(None, [users_note(plan.train, plan.held_out)])
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
@@ -142,7 +145,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
             )
             policy = await create_or_restore(backend, config, workspace.checkpoints, display, prepared.start)
         stack.push_async_callback(policy.close)
-        await stack.enter_async_context(rollouts.opened(plan.tasks, display.building, display.say))
+        await stack.enter_async_context(rollouts.opened(plan.tasks, display.say))
         await delete_orphans(policy, workspace.checkpoints)
         run, record = workspace.run, to_json(config) | {"effective": effective}
         wandb = outside.start_wandb(run, wandb_project(config), config.wandb_name, record, display.say)

@@ -82,10 +82,6 @@ class Display:
         """Show the present activity in the live view."""
         self._state.do(what)
 
-    def building(self, _: str, done: int, total: int) -> None:
-        """Show the progress of image builds."""
-        self._state.do(f"task images: {done}/{total} ready")
-
     def follow(self, stop: Stop, *, waits: bool | None) -> None:
         """Show the effect of Ctrl-C. `waits`: running trials may finish; None = this run has no trials."""
         self._stop, self._waits = stop, waits

@@ -15,6 +15,7 @@ from typing import Never
 from harbortrainer.backend.health import check_health
 from harbortrainer.backend.load import look_on
 from harbortrainer.docker.inventory import image_ids, load_images, save_images
+from harbortrainer.errors import refuse
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.sampler import PolicySampler
@@ -120,8 +121,15 @@ class Node:
         parts = RunParts(job.config, self._sampler, template, job.run_id, Gates.of(job.config), self._seen)
         self._room = self._venue.room(parts)
         with docker_faults():
-            await self._stack.enter_async_context(self._room.prepared(tasks, lambda *_: None, lines.append))
+            await self._stack.enter_async_context(self._room.prepared(tasks, lines.append))
+            self._room.expect(tasks)
+            lacking = await asyncio.gather(*(self._lacking(self._room, task) for task in tasks))
+        refuse(sorted(filter(None, lacking)))
         return lines
+
+    async def _lacking(self, room: Room, task: Task) -> str:
+        async with room.supplied(task) as why:
+            return why and f"task {task.name}: {why}"
 
     async def images(self) -> dict[str, str]:
         """The tasks' images by name, each with its ID; "" = it is not here. Raises UserError, as the next ones."""

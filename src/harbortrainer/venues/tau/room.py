@@ -8,7 +8,7 @@ from typing import Any
 
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.rollout.slots import Slots
-from harbortrainer.rollout.venue import Host, Progress, Room, RunParts, Say, TrialRequest
+from harbortrainer.rollout.venue import Host, Room, RunParts, Say, TrialRequest
 from harbortrainer.tasks.task import Task
 from harbortrainer.venues.tau.domain import Domain, domain
 from harbortrainer.venues.tau.tasks import key_of
@@ -52,7 +52,7 @@ class TauRoom(Host, Room):
         return await run_conversation(request, self._run, self._new_user)
 
     @contextlib.asynccontextmanager
-    async def prepared(self, tasks: Sequence[Task], progress: Progress, say: Say) -> AsyncIterator[None]:
+    async def prepared(self, tasks: Sequence[Task], say: Say) -> AsyncIterator[None]:
         """Load the domains and the gold end states of these tasks, in a thread; ask users that have tools once.
 
         Raises UserError when what plays them takes no tools.

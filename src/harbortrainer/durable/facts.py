@@ -1,0 +1,104 @@
+"""What is known of task directories, kept on disk: a corpus of thousands is read once, and again where files change."""
+
+import atexit
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.durable.files import cache_folder, make_folder, replace_text
+from harbortrainer.errors import DiskFault
+
+_METHOD = 1  # raise it when a fact is found in another way
+_SETTLED_NS = 50_000_000  # a file that changed less than this before it was read may change again in the same tick
+
+
+def fact(task: Path, name: str, find: Callable[[], Any]) -> Any:
+    """The JSON value that `find` gives for a task directory, found again only when a stat of its files has changed."""
+    return _store(str(task.parent)).get(task, name, find)
+
+
+@contextlib.contextmanager
+def unchanging() -> Iterator[None]:
+    """Within the block, of a command that only reads tasks, their stats are taken once."""
+    _stamps.append({})
+    try:
+        yield
+    finally:
+        _stamps.pop()
+
+
+_stamps: list[dict[Path, tuple[str, int]]] = []
+
+
+class _Store:
+    """The facts of one folder of tasks: name of a task -> [stamp of its files, {name: value}]."""
+
+    def __init__(self, folder: str) -> None:
+        key = f"{os.path.realpath(folder)}\0{_METHOD}\0{Path(__file__).parent}"
+        self._file = cache_folder("facts") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+        self._known: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._changed = False
+        with contextlib.suppress(OSError, ValueError):
+            self._known = json.loads(self._file.read_text())
+        atexit.register(self.save)
+
+    def get(self, task: Path, name: str, find: Callable[[], Any]) -> Any:
+        now, (stamp, newest) = time.time_ns(), _stamp(task)
+        known, facts = self._known.get(task.name, ("", {}))
+        if known != stamp:
+            facts = {}
+        if name in facts:
+            return facts[name]
+        found = find()
+        if newest < now - _SETTLED_NS:
+            facts[name] = found
+            self._known[task.name] = stamp, facts
+            self._changed = True
+        return found
+
+    def save(self) -> None:
+        """Write what is new; without a disk for it the next process finds it again."""
+        if self._changed:
+            with contextlib.suppress(OSError, DiskFault):
+                make_folder(self._file.parent)
+                replace_text(self._file, json.dumps(self._known))
+                self._changed = False
+
+
+@cache
+def _store(folder: str) -> _Store:
+    return _Store(folder)
+
+
+def _stamp(task: Path) -> tuple[str, int]:
+    """A digest of the names and stats of all files and folders of a task; the newest change, in ns."""
+    if _stamps and task in _stamps[-1]:
+        return _stamps[-1][task]
+    found = _taken(task)
+    if _stamps:
+        _stamps[-1][task] = found
+    return found
+
+
+def _taken(task: Path) -> tuple[str, int]:
+    seen = [(entry.path, entry.stat(follow_symlinks=False)) for entry in _walk(str(task))]
+    cut = len(str(task))
+    text = "\n".join(
+        f"{path[cut:]} {s.st_mode} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}" for path, s in sorted(seen)
+    )
+    newest = max((s.st_ctime_ns for _, s in seen), default=0)
+    return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest(), newest
+
+
+def _walk(folder: str) -> Iterator[os.DirEntry[str]]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(entry.path)

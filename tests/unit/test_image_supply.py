@@ -1,0 +1,131 @@
+"""Images of tasks, made ahead of their trials: order, faults, retries, what ends a run."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker.errors import DockerException
+
+from harbortrainer.docker import supply
+from harbortrainer.docker.builds import ImageError
+from harbortrainer.docker.supply import ImageSupply, builds_at_once
+from harbortrainer.errors import EnvironmentFault
+from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
+
+BROKEN = "cannot build /t/a: The command 'false' returned 1\nStep 2/2 : RUN false\n ---> 12ab\nno rule to make it\n"
+
+
+class Builder:
+    """Makes images at once; `faults`: what a task's next tries raise, the last one for ever."""
+
+    def __init__(self, faults: dict[str, Any] | None = None) -> None:
+        self.faults, self.made, self.most, self._at_once = faults or {}, list[str](), 0, 0
+
+    async def __call__(self, task: Path) -> bool:
+        self._at_once += 1
+        self.most = max(self.most, self._at_once)
+        await asyncio.sleep(0)
+        self._at_once -= 1
+        faults = self.faults.get(task.name, [None])
+        fault = faults[0] if len(faults) == 1 else faults.pop(0)
+        if fault is not None:
+            raise fault
+        self.made.append(task.name)
+        return True
+
+
+def supplying(builder: Builder, n: int = 1, say: Callable[[str], object] = print, tasks: int = 9) -> ImageSupply:
+    return ImageSupply(builder, n, 1000.0, say, tasks)
+
+
+async def lacking(images: ImageSupply, name: str) -> str:
+    async with images.supplied(Path(name)) as why:
+        return why
+
+
+async def test_what_trials_wait_for_is_made_first_and_the_rest_in_its_order() -> None:
+    builder = Builder()
+    async with supplying(builder) as images:
+        images.expect([Path("a"), Path("b"), Path("c")])
+        assert await asyncio.gather(lacking(images, "z"), lacking(images, "c")) == ["", ""]
+        assert builder.made[:3] == ["a", "z", "c"]
+        assert await lacking(images, "b") == "" and len(builder.made) == 4
+
+
+async def test_no_more_images_are_made_at_once_than_the_setting_says() -> None:
+    builder = Builder()
+    async with supplying(builder, 3) as images:
+        await asyncio.gather(*(lacking(images, str(n)) for n in range(9)))
+    assert builder.most == 3 and sorted(builder.made) == list(map(str, range(9)))
+    assert builds_at_once(5) == 5 and 2 <= builds_at_once("auto") <= 16
+
+
+async def test_a_task_without_an_image_has_the_builders_last_words() -> None:
+    async with supplying(Builder({"a": [ImageError(BROKEN)]})) as images:
+        assert await lacking(images, "a") == (
+            f"{UNSUPPLIED}cannot build /t/a: The command 'false' returned 1 | no rule to make it"
+        )
+        assert await lacking(images, "b") == "" and [*images.failed] == ["a"]
+
+
+@pytest.mark.parametrize("fault", [ImageError("x: dial tcp: lookup r: no such host"), DockerException("gone")])
+async def test_a_fault_of_the_network_or_the_daemon_is_tried_again(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supply, "PAUSES_SEC", (0.001, 0.001))
+    builder = Builder({"a": [fault, fault, fault, fault, None]})
+    async with supplying(builder) as images:
+        assert await lacking(images, "a") == ""
+
+
+async def test_while_other_images_are_made_such_a_fault_is_the_tasks_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supply, "PAUSES_SEC", (0.001, 0.001))
+    gone = ImageError("curl: (6) Could not resolve host: gone.example")
+    builder = Builder({"a": [gone]})
+    async with supplying(builder) as images:
+        refused = asyncio.create_task(lacking(images, "a"))
+        while not refused.done():
+            await lacking(images, f"other {len(builder.made)}")
+        assert refused.result().startswith(PASSING)
+        builder.faults.clear()
+        assert await lacking(images, "a") == ""
+
+
+async def test_a_run_ends_when_more_than_a_third_of_its_first_tasks_have_no_image() -> None:
+    bad = {str(n): [ImageError(f"no {n}")] for n in range(11)}
+    async with supplying(Builder(bad), tasks=2000) as images:
+        with pytest.raises(EnvironmentFault, match=r"(?s)task 0: image: no 0\n.*and 6 more\n11 of the first 21 tasks"):
+            await asyncio.gather(*(lacking(images, str(n)) for n in range(30, 40)), *(lacking(images, n) for n in bad))
+
+
+async def test_later_faults_end_no_run() -> None:
+    bad = {str(n): [ImageError(f"no {n}")] for n in range(50)}
+    async with supplying(Builder(bad), tasks=2000) as images:
+        await asyncio.gather(*(lacking(images, f"good {n}") for n in range(30)))
+        assert all(await asyncio.gather(*(lacking(images, n) for n in bad)))
+
+
+async def test_progress_is_said_while_trials_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supply, "SAY_SEC", 0.001)
+    lines, ends = list[str](), asyncio.Event()
+
+    async def make(task: Path) -> bool:
+        if task.name == "b":
+            await ends.wait()
+        return True
+
+    async with ImageSupply(make, 1, 9.0, lines.append, 3) as images:
+        images.expect([Path("a"), Path("b"), Path("c")])
+        waiting = asyncio.create_task(lacking(images, "b"))
+        while not lines:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        ends.set()
+        assert await waiting == ""
+    assert lines[0] == (
+        "task images: those of 1 of the next 3 tasks are ready, 1 under way; about 1 min for the others; the trials "
+        "of 1 tasks wait"
+    )
