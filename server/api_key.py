@@ -11,6 +11,7 @@ from typing import Any
 VARIABLE = "SKYRL_TX_API_KEY"
 HEADER = b"x-api-key"  # as the tinker SDK sends it
 OPEN = ("/api/v1/healthz",)  # asked by programs that wait for the server; it shows no secret
+SIGNED = "/api/v1/external_weights/"  # its URLs hold a signature (repairs/api_external.py)
 PREFIX, LEAST = "tml-", 20  # the SDK requires the prefix; characters of a key
 
 Scope = MutableMapping[str, Any]
@@ -43,13 +44,16 @@ def is_loopback(host: str) -> bool:
 
 
 def guarded(app: App, key: str) -> App:
-    """The app, which answers 401 to every request without the key, except those to OPEN; without a key, the app."""
+    """The app, which answers 401 to every request without the key, except those to OPEN and SIGNED.
+
+    Without a key, the app.
+    """
     if not key:
         return app
     expected = key.encode()
 
     async def check(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in OPEN or _has(scope, expected):
+        if scope["type"] == "lifespan" or _is_open(scope["path"]) or _has(scope, expected):
             await app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
@@ -57,6 +61,10 @@ def guarded(app: App, key: str) -> App:
             await _refuse(send)
 
     return check
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN or path.startswith(SIGNED)
 
 
 def _has(scope: Scope, key: bytes) -> bool:

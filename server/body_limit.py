@@ -9,7 +9,7 @@ from typing import Any
 
 from api_key import App, Receive, Scope, Send
 
-TRAINING = "/api/v1/forward_backward"
+LARGE = ("/api/v1/forward_backward", "/api/v1/adapters")
 MOST_TRAINING, MOST = 1 << 30, 64 << 20  # bytes; skyrl unpacks a compressed body of MOST_TRAINING at most
 
 
@@ -24,7 +24,7 @@ def limited(app: App) -> App:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        most = MOST_TRAINING if scope["path"] == TRAINING else MOST
+        most = MOST_TRAINING if scope["path"] in LARGE else MOST
         length = next((value for name, value in scope["headers"] if name.lower() == b"content-length"), b"0")
         if int(length) > most:
             await _refuse(send, int(length), most)

@@ -195,6 +195,13 @@ REPAIRS = (
         api=("api_runs", "api_publish"),
     ),
     Repair(
+        "external",
+        "adapters cannot be fetched by the SDK, nor come from elsewhere",
+        f"{API}: save_weights_for_sampler, list_checkpoints; {JAX}: JaxBackendImpl.load_checkpoint",
+        api=("api_external",),
+        engine=("engine_external",),
+    ),
+    Repair(
         "prune",
         "the database, its sessions and the samplers that nobody named grow for ever",
         f"{API}: lifespan; {ENGINE}: TinkerEngine.cleanup_stale_sessions",

@@ -9,6 +9,7 @@ from typing import Any
 
 from skyrl.tinker import types
 
+PREFIX = "external--"  # of the names of sampler checkpoints that are external weights
 LISTENS_FILE = "SKYRL_TX_LISTENS_FILE"  # in the environment: api_listening keeps two times with it
 
 

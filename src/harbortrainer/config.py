@@ -66,8 +66,8 @@ class RunSettings(ModelSettings):
     lora_rank: int = field(32, "LoRA rank", check=ABOVE_0, resume=FIXED)
     init_from: str | None = field(
         None,
-        "start from saved weights: RUN_DIR (newest checkpoint), RUN_DIR@STEP or a tinker:// path of a training state; "
-        "None = fresh adapter from seed",
+        "start from saved weights: RUN_DIR (newest checkpoint), RUN_DIR@STEP, a tinker:// path of a training state "
+        "or, on a self-hosted server, the folder of a PEFT adapter; None = fresh adapter from seed",
         resume=FIXED,
     )
     init_optimizer: bool = field(False, "with init_from: take Adam's moments too; false = fresh ones", resume=FIXED)

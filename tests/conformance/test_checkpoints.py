@@ -1,8 +1,10 @@
 """save_weights, load_weights, weights_info, list, time to live, delete."""
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 import tinker
 
@@ -119,6 +121,25 @@ def test_a_checkpoint_is_listed_as_public_while_it_is_published(fresh, rest):
     settled(rest.unpublish_checkpoint_from_tinker_path(path))
     assert public() == set()
     refused(lambda: rest.publish_checkpoint_from_tinker_path(f"{path}-never-saved"), "not found")
+
+
+def test_external_weights_are_files_of_an_adapter_until_they_are_deleted(fresh, rest):
+    client = fresh()
+    adam_step(client)
+    path = settled(client.save_weights_external("out", ttl_seconds=HOUR)).path
+    assert path == f"tinker://{client.model_id}/external_weights/out"
+    found = settled(rest.get_external_weights_urls(path))
+    assert found.expires > datetime.now(UTC)
+    files = {name: httpx.get(url).raise_for_status().content for name, url in found.urls.items()}
+    assert json.loads(files["adapter_config.json"])["r"] == RANK
+    size = int.from_bytes(files["adapter_model.safetensors"][:8], "little")
+    assert all(".lora_" in name for name in json.loads(files["adapter_model.safetensors"][8 : 8 + size]))
+    url = found.urls["adapter_config.json"]
+    assert httpx.get(url.replace("signature=", "signature=0")).status_code == 403
+    assert [one.checkpoint_type for one in settled(rest.list_checkpoints(client.model_id)).checkpoints] == ["external"]
+    settled(rest.delete_checkpoint_from_tinker_path(path))
+    assert settled(rest.list_checkpoints(client.model_id)).checkpoints == []
+    refused(lambda: rest.get_external_weights_urls(path), "not found")
 
 
 def test_a_time_to_live_is_kept_and_can_be_changed(fresh, rest):

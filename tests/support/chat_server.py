@@ -10,6 +10,7 @@ from typing import Any
 Reply = tuple[int, Any] | None  # status and JSON value or raw text; None = silence
 HANG: Reply = None
 DRIPS: Reply = (0, None)  # an answer that never ends: a space now and then
+CUT: Reply = (-1, None)  # half an answer, and the connection is gone
 
 
 def says(text: Any, **usage: int) -> Reply:
@@ -71,12 +72,17 @@ class ChatServer:
                     await asyncio.Event().wait()
                 elif reply is DRIPS:
                     await _drip(writer)
+                elif reply is CUT:
+                    writer.write(_response(*says("half an answer"))[:-20])
+                    await writer.drain()
+                    break
                 else:
                     writer.write(_response(*reply))
                     await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
-            writer.close()
+            pass
         finally:
+            writer.close()
             self._open.discard(writer)
 
     @staticmethod

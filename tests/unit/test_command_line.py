@@ -132,7 +132,7 @@ def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, caplog: pytest
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "give a command; one of train, sft, evaluate, doctor, tasks, report, replay; see --help"),
+        ([], "give a command; one of train, sft, evaluate, export, serve, doctor, tasks, report, replay; see --help"),
         (["trian"], "trian: no such command; one of train"),
         (["tasks"], "give a command; one of check, allow, list, show, get, split; see --help"),
         (["tasks", "lst", "."], "lst: no such command; one of check"),

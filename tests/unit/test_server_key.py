@@ -43,6 +43,8 @@ async def test_a_request_with_the_key_passes_and_health_needs_none() -> None:
     assert (await ask("/api/v1/asample", KEY, name=b"X-API-Key"))[0]["status"] == 200
     assert (await ask("/api/v1/healthz"))[0]["status"] == 200
     assert (await ask("/api/v1/healthz/../asample"))[0]["status"] == 401
+    assert (await ask("/api/v1/external_weights/m/n/file"))[0]["status"] == 200, "its URL holds a signature"
+    assert (await ask("/api/v1/external_weights"))[0]["status"] == 401
     assert await ask("/socket", kind="websocket") == [{"type": "websocket.close", "code": 1008}]
 
 

@@ -88,10 +88,57 @@ def test_what_names_no_state_is_refused_in_one_line(source: Path, tmp_path: Path
     (source / "checkpoints.jsonl").unlink()
     with pytest.raises(UserError, match=r"init_from=\S+source: no such checkpoint; none was saved$"):
         found(source)
-    (adapter := tmp_path / "adapter").mkdir()
-    (adapter / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"a Hugging Face adapter; neither .* loads one; give RUN_DIR"):
-        found(adapter)
+
+
+ADAPTER = {"peft_type": "LORA", "r": 8, "lora_alpha": 32.0, "base_model_name_or_path": "hub/m", "bias": "none"}
+
+
+def adapter(folder: Path, **changes: Any) -> Path:
+    """The folder of an adapter; what is in its tensors is not read before a server gets it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(ADAPTER | changes))
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def test_an_adapters_folder_has_a_path_that_depends_on_its_files_alone(tmp_path: Path) -> None:
+    one, same = found(adapter(tmp_path / "a")), found(adapter(tmp_path / "b"))
+    assert (one.folder, one.path) == (str(tmp_path / "a"), same.path)
+    assert one.path.startswith("tinker://adapter-") and one.path.endswith("/weights/uploaded")
+    assert found(adapter(tmp_path / "b", lora_alpha=16)).path != one.path
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"r": 4}, r"lora_rank=8: init_from=\S+ has rank 4; give lora_rank=4"),
+        ({"base_model_name_or_path": "hub/n"}, r"model_name=m: init_from=\S+ is an adapter of hub/n; give that model"),
+        ({"use_dora": True}, "only plain LoRA can be trained on, and this has .*use_dora=True"),
+        ({"rank_pattern": {"q_proj": 2}}, "only plain LoRA .*rank_pattern="),
+        ({"r": None}, "r=None, lora_alpha=32.0 in adapter_config.json: must be numbers above 0"),
+    ],
+)
+def test_another_adapter_than_the_run_trains_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words) as refusal:
+        found(adapter(tmp_path / "a", **changes))
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_adapter_is_refused_where_no_server_takes_it_and_has_no_moments(tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "a")
+    with pytest.raises(UserError, match="Tinker's API takes no adapter; give RUN_DIR or a tinker:// path, or train"):
+        find_state("init_from", str(folder), WANTED, "tinker")
+    with pytest.raises(UserError, match="no Adam moments; set init_optimizer=false"):
+        find_state("init_from", str(folder), WANTED, "skyrl-tx", optimizer=True)
+    (folder / "adapter_model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"adapter_model.safetensors is missing"):
+        found(folder)
+
+
+def test_an_exported_adapter_says_its_chat_template(tmp_path: Path) -> None:
+    (adapter(tmp_path / "a") / "harbortrainer.json").write_text('{"renderer": "chat_template:2", "thinking": "off"}')
+    with pytest.raises(UserError, match="was trained with another chat template"):
+        found(tmp_path / "a")
 
 
 def test_a_state_on_the_other_backend_is_refused(source: Path) -> None:
@@ -118,6 +165,7 @@ async def test_a_run_loads_the_state_in_place_of_the_seed_and_saves_it_before_it
     effective = json.loads((again.folder / "effective.json").read_text())
     assert effective["start"] == {
         "given": f"init_from={source}@1", "path": path, "run": str(source), "step": 1, "optimizer": False,
+        "folder": None,
     }  # fmt: skip
     assert json.loads((again.folder / "config.json").read_text())["init_from"] == f"{source}@1"
     assert [record["step"] for record in read_lines(again.folder / "checkpoints.jsonl")] == [0, 2]

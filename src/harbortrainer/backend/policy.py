@@ -5,11 +5,13 @@ import logging
 import secrets
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import tinker
 
+from harbortrainer.backend.adapter import send_adapter
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, kind_of
 from harbortrainer.backend.datum import (
@@ -48,6 +50,7 @@ class SavedState:
     run: str | None = None  # run directory
     step: int | None = None
     optimizer: bool = False  # load Adam's moments too
+    folder: str | None = None  # of the adapter that the server gets as `path`, None = the server made the state
 
     @property
     def described(self) -> str:
@@ -356,10 +359,21 @@ async def _begun(backend: Backend, config: RunSettings, start: SavedState | None
         )
         return await backend.wait("creating the LoRA adapter", work, backend.limits.update_sec)
     try:
-        await check_state(backend, start.path, config.model_name, config.lora_rank)
+        await check_start(backend, start, config.model_name, config.lora_rank)
         return await restored(backend, start.path, optimizer=start.optimizer)
     except WeightsGone as error:
         raise WeightsGone(f"{start.given}: {error}; give a state that this server has") from error
+
+
+async def check_start(backend: Backend, start: SavedState, model_name: str, lora_rank: int | None) -> None:
+    """`check_state`; sends an adapter that the server does not have."""
+    try:
+        await check_state(backend, start.path, model_name, lora_rank)
+    except WeightsGone:
+        if start.folder is None:
+            raise
+        await send_adapter(backend, start.given, Path(start.folder), start.path, model_name)
+        await check_state(backend, start.path, model_name, lora_rank)
 
 
 async def check_state(backend: Backend, path: str, model_name: str, lora_rank: int | None) -> None:

@@ -10,7 +10,7 @@ import tinker
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC
 from harbortrainer.backend.datum import all_tokens
-from harbortrainer.backend.policy import SavedState, SavedWeights, check_state, free_slots, restored
+from harbortrainer.backend.policy import SavedState, SavedWeights, check_start, free_slots, restored
 from harbortrainer.errors import BackendError, ServerLost, WeightsGone
 from harbortrainer.learning.datums import TrainingSequence
 
@@ -88,7 +88,7 @@ class Reference:
     async def _save(self, state: SavedState) -> str:
         """Save the state's weights for sampling. Returns their path."""
         try:
-            await check_state(self._backend, state.path, self._model_name, None)
+            await check_start(self._backend, state, self._model_name, None)
             client = await restored(self._backend, state.path, optimizer=False)
         except WeightsGone as error:
             raise WeightsGone(f"{state.given}: {error}; give a state that this server has") from error

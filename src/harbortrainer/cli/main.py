@@ -62,6 +62,12 @@ _TABLE: dict[str, Command] = {
     "evaluate export": Command(
         "DIR [STEP]", "write conversations as JSON lines",
         f"{_EVALUATION}:ExportArgs", "evaluation.show:export", ("dir", "step")),
+    "export": Command(
+        "checkpoint=RUN[@STEP] to=DIR", "write trained weights as a PEFT adapter",
+        "weights.arguments:ExportArgs", "weights.export:export"),
+    "serve": Command(
+        "checkpoint=RUN[@STEP] field=value ...", "answer OpenAI's and Anthropic's APIs with a trained policy",
+        "serve.arguments:ServeArgs", "serve.serve:serve"),
     "doctor": Command("field=value ...", *_PROBE),
     "doctor server": Command("[URL] field=value ...", *_PROBE, ("url",)),
     "doctor parity": Command(

@@ -27,8 +27,16 @@ class EvalArgs(TrialSettings):
         "RUN_DIR (its last), RUN_DIR@STEP, tinker://…, or oracle = each task's own solution; None = the base model",
         resume=FIXED,
     )
+    policy: str | None = field(
+        None,
+        "JSON file of a policy behind an OpenAI-compatible endpoint, in the place of checkpoint; model_name then names "
+        "the chat template and tokens in which its trials are kept; None = checkpoint",
+        resume=FIXED,
+    )
     against: str | None = field(
-        None, "second policy, compared on the same tasks: a value as for checkpoint, or base; None = none", resume=FIXED
+        None,
+        "second policy, compared on the same tasks: a value as for checkpoint or policy, or base; None = none",
+        resume=FIXED,
     )
 
     # -- tasks
@@ -45,6 +53,16 @@ class EvalArgs(TrialSettings):
     pass_reward: float = field(1.0, "least reward of a trial that counts as passed")
     seed: int = field(0, "seed of sampling", resume=FIXED)
     retry_ungraded: bool = field(False, "true = a continued evaluation repeats the trials that faults left ungraded")
+
+    # -- limits
+    max_usd: float = field(
+        0.0,
+        "USD of all requests to the endpoint of policy, by its prices, at which it stops; 0 = no limit",
+        check=FROM_0,
+    )
+    max_tokens_total: float = field(
+        0.0, "prompt and sampled tokens of all requests to that endpoint at which it stops; 0 = no limit", check=FROM_0
+    )
 
     # -- output
     out: str | None = field(
@@ -101,7 +119,10 @@ def trainer_config(args: EvalArgs, model_name: str) -> Config:
 
 def _between(args: EvalArgs) -> Iterator[str]:
     if args.model_name is None and args.checkpoint is None:
-        yield "model_name: needed for a base model; give model_name=… or checkpoint=RUN_DIR"
+        whose = "a base model" if args.policy is None else "the chat template and tokens of the trials of policy"
+        yield f"model_name: needed for {whose}; give model_name=…{' or checkpoint=RUN_DIR' * (args.policy is None)}"
+    if args.policy is not None and args.checkpoint is not None:
+        yield f"policy={args.policy}: checkpoint={args.checkpoint} is a policy too; give one of them as against"
     for k in args.k:
         if not 1 <= k <= args.trials:
             yield f"k={k}: pass@{k} needs from 1 to trials={args.trials}; raise trials or leave it out"

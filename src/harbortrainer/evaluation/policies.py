@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import chz
@@ -11,9 +12,12 @@ from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC
 from harbortrainer.backend.policy import PolicyTrainer, Published, about_state
 from harbortrainer.config import Config
+from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import Renderer
+from harbortrainer.policy.remote_file import read_policy
 from harbortrainer.run.checkpoints import find_checkpoint
+from harbortrainer.run.directory import open_run_directory
 
 BASE, ORACLE = "base", "oracle"
 SAMPLER_WEIGHTS = "/sampler_weights/"
@@ -28,19 +32,30 @@ class Subject:
     path: str | None = None
     run: str | None = None
     renderer: Renderer | None = None
+    endpoint: dict[str, Any] | None = None  # the object of its file, where it is behind an endpoint
+
+    @property
+    def needs_server(self) -> bool:
+        """Whether a Tinker API samples it."""
+        return not self.is_oracle and self.endpoint is None
 
     @property
     def is_oracle(self) -> bool:
         """Whether it is no weights, but each task's own solution."""
-        return self.name == ORACLE and self.path is None
+        return self.name == ORACLE and self.path is None and self.endpoint is None
 
 
 def find_subject(field: str, value: str | None) -> Subject:
-    """`value`: None or base, oracle, a tinker:// path, RUN_DIR or RUN_DIR@STEP. Raises UserError."""
+    """`value`: None or base, oracle, a tinker:// path, RUN_DIR, RUN_DIR@STEP, or FILE.json of a policy behind an
+    endpoint. Raises UserError.
+    """
     if value is None or value in (BASE, ORACLE):
         return Subject(value or BASE)
     if value.startswith("tinker://"):
         return Subject(value.removeprefix("tinker://"), path=value)
+    if field == "policy" or (value.endswith(".json") and Path(value).expanduser().is_file()):
+        about = read_policy(f"{field}={value}", Path(value).expanduser())
+        return Subject(about["model"], endpoint=about)
     run, checkpoint = find_checkpoint(field, value)
     renderer = Renderer(checkpoint.renderer, checkpoint.thinking)
     return Subject(f"{run.name}@{checkpoint.step}", checkpoint.model_name, checkpoint.path, str(run.path), renderer)
@@ -66,10 +81,20 @@ def check_renderer(subject: Subject, renderer: Renderer) -> None:
         )
 
 
+def refuse_elsewhere(subject: Subject, backend: str) -> None:
+    """Raises UserError when the run saved its weights at another backend, or is gone since the evaluation began."""
+    run = open_run_directory(subject.run, "checkpoint=") if subject.run else None
+    theirs = backend if run is None else read_json(run.config).get("backend", backend)
+    if theirs != backend:
+        how = f"backend={theirs}" + (" skyrl_tx_url=URL" if theirs == "skyrl-tx" else "")
+        raise UserError(f"backend={backend}: the weights of {subject.name} are on backend={theirs}; give {how}")
+
+
 def from_json(saved: dict[str, Any]) -> Subject:
     """A subject from its `asdict`."""
     renderer = Renderer(**saved["renderer"]) if saved["renderer"] else None
-    return Subject(saved["name"], saved["model_name"], saved["path"], saved["run"], renderer)
+    known = (saved["name"], saved["model_name"], saved["path"], saved["run"])
+    return Subject(*known, renderer, saved.get("endpoint"))
 
 
 @contextlib.asynccontextmanager

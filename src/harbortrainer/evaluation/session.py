@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from harbortrainer.backend.users import opened_users
 from harbortrainer.commands import PLAN_FILE
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
-from harbortrainer.errors import ServerLost, UserError
+from harbortrainer.errors import ServerLost, UserError, refuse
 from harbortrainer.evaluation import policies, results
 from harbortrainer.evaluation.arguments import EvalArgs, trainer_config
 from harbortrainer.evaluation.oracle import load_solutions
@@ -24,6 +24,8 @@ from harbortrainer.evaluation.policies import Subject, sampled
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
 from harbortrainer.plugins import Brought, check_same
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.remote import RemotePolicy, Spent, until_spent
+from harbortrainer.policy.remote_file import policy_of
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
 from harbortrainer.policy.users import FIELDS as USER_FIELDS
@@ -35,7 +37,7 @@ from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
 from harbortrainer.run.config_changes import last_values
 from harbortrainer.run.conversations import Conversations
-from harbortrainer.run.directory import RunDirectory, held, new_run_directory, open_run_directory, run_ids
+from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.stopping import run_until
@@ -65,7 +67,7 @@ class EvalPlan:
 
     @property
     def needs_server(self) -> bool:
-        return not all(subject.is_oracle for subject in self.subjects)
+        return any(subject.needs_server for subject in self.subjects)
 
 
 async def evaluate(args: EvalArgs, outside: Outside | None = None) -> int:
@@ -133,10 +135,12 @@ def make_plan(args: EvalArgs) -> EvalPlan:
         require_ledger(RunDirectory(file.parent).ledger, "out=")
         subjects = [policies.from_json(subject) for subject in saved["subjects"]]
     else:
-        given = {"checkpoint": args.checkpoint} | ({"against": args.against} if args.against is not None else {})
+        first = {"checkpoint": args.checkpoint} if args.policy is None else {"policy": args.policy}
+        given = first | ({"against": args.against} if args.against is not None else {})
         subjects = [policies.find_subject(field, value) for field, value in given.items()]
+    refuse(_caps(args, subjects))
     for subject in subjects:
-        _refuse_elsewhere(subject, args.backend)
+        policies.refuse_elsewhere(subject, args.backend)
         _refuse_trained_on(subject, tasks, args.allow_family_overlap)
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
     refuse_unused(config, tasks)
@@ -145,6 +149,16 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     found = brought(config, tasks)
     check_same(found, saved.get(KEY, {}))
     return EvalPlan(args, subjects, sources, tasks, config, continued, found)
+
+
+def _caps(args: EvalArgs, subjects: Sequence[Subject]) -> Iterator[str]:
+    """Lines for caps that would cap nothing."""
+    about = [subject.endpoint for subject in subjects if subject.endpoint is not None]
+    for name in ("max_usd", "max_tokens_total"):
+        if getattr(args, name) and not about:
+            yield f"{name}={getattr(args, name):g}: caps requests to the endpoint of policy=FILE; leave it out"
+    if args.max_usd and not all(one.get("usd_per_million") for one in about):
+        yield f"max_usd={args.max_usd:g}: no price known; give usd_per_million in the file of the policy"
 
 
 def _with_user(config: Config, before: Mapping[str, Any] | None) -> Config:
@@ -164,15 +178,6 @@ def _require_same(saved: Sequence[dict[str, Any]], tasks: Sequence[Task], out: s
             f"tasks_dir: {', '.join(changed[:3]) or 'the order of tasks'} changed since out={out} was started; put the "
             "tasks back or choose another out"
         )
-
-
-def _refuse_elsewhere(subject: Subject, backend: str) -> None:
-    """Raises UserError when the run saved its weights at another backend, or is gone since the evaluation began."""
-    run = open_run_directory(subject.run, "checkpoint=") if subject.run else None
-    theirs = backend if run is None else read_json(run.config).get("backend", backend)
-    if theirs != backend:
-        how = f"backend={theirs}" + (" skyrl_tx_url=URL" if theirs == "skyrl-tx" else "")
-        raise UserError(f"backend={backend}: the weights of {subject.name} are on backend={theirs}; give {how}")
 
 
 def _refuse_trained_on(subject: Subject, tasks: list[Task], allow_family_overlap: bool) -> None:
@@ -212,6 +217,9 @@ def _announce(plan: EvalPlan, run: RunDirectory, backend: Backend | None, displa
     stored = sum(len(list(run.trajectories(KIND, n).glob("*.npz"))) for n in range(len(plan.subjects)))
     how = f"temperature {args.temperature:g}" if args.temperature else "greedy"
     where = f"{how}; {args.backend} at {backend.url}" if backend else "no server is needed"
+    for subject in plan.subjects:
+        if subject.endpoint is not None:
+            where += f"; {subject.name} at {subject.endpoint['url']}"
     display.say(f"results go to {run.path}")
     if plan.config.user_model is not None:
         display.say(f"simulated user: user_model={plan.config.user_model}")
@@ -249,7 +257,7 @@ async def _run(
                 outer["users"] = await stack.enter_async_context(users)
                 rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer, level=level)
                 await stack.enter_async_context(rollouts.opened(plan.tasks, display.building, display.say))
-                runner = Runner(plan, backend, solutions, sampler, rollouts, run, display)
+                runner = Runner(plan, backend, solutions, sampler, rollouts, run, display, template)
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)
                     found.append(results.task_results(plan.tasks, groups_P))
@@ -277,19 +285,38 @@ class Runner:
     """Runs the trials of each policy."""
 
     plan: EvalPlan
-    backend: Backend | None  # None = every policy is the oracle
+    backend: Backend | None  # None = no policy needs one
     solutions: Solutions
     sampler: PolicySampler
     rollouts: Rollouts
     run: RunDirectory
     display: Display
+    template: ChatTemplate
 
     async def groups(self, number: int) -> list[TrajectoryGroup]:
         """`trials` of each task by the policy with this number. Raises BackendError, EnvironmentFault, DiskFault."""
-        if self.backend is not None and not self.plan.subjects[number].is_oracle:
+        subject = self.plan.subjects[number]
+        if subject.endpoint is not None:
+            return await self._with_endpoint(number, subject.endpoint)
+        if self.backend is not None and not subject.is_oracle:
             return await self._with_server(number, self.backend)
         self.sampler.publish_solutions(self.solutions, number)
         return await self._sample(number, self._done(number))
+
+    async def _with_endpoint(self, number: int, about: dict[str, Any]) -> list[TrajectoryGroup]:
+        """The same, until a cap on spending. Raises UserError then."""
+        policy = policy_of(f"policy={self.plan.subjects[number].name}", about)
+        spent = Spent(self.run.path / f"requests_{number}.jsonl", policy.usd_per_million)
+        remote, args = RemotePolicy(policy, self.template, spent), self.plan.args
+        try:
+            await remote.check()
+            self.sampler.publish_speaking(remote, number)
+            capped = until_spent(spent, args.max_usd, args.max_tokens_total, self.run.resume)
+            return await run_until(self._sample(number, self._done(number)), capped)
+        finally:
+            await self.sampler.abandon()
+            await remote.aclose()
+            self.display.say(f"{policy.place.url}: {spent}")
 
     async def _with_server(self, number: int, backend: Backend) -> list[TrajectoryGroup]:
         """The same, and again those trials that a lost server interrupts."""

@@ -160,11 +160,13 @@ class ChatTemplate:
         ended = self.turn_end is not None and bool(completion_T) and completion_T[-1] == self.turn_end
         return ids[1:] if ended else ids
 
-    def completion(self, text: str) -> list[int]:
+    def completion(self, text: str, thinking: str = "") -> list[int]:
         """Ids that a policy would sample to answer with `text`; the last one ends the turn. Without thoughts in the
-        text they are empty, where the template's header opens them. Tags (<think>, <tool_call>) stay tokens, other
-        special strings become text.
+        text they are `thinking`, or empty where the template's header opens them. Tags (<think>, <tool_call>) stay
+        tokens, other special strings become text.
         """
+        if thinking:
+            text = f"{f'{THINK_OPEN}\n' * (not self._header_opens_thinking)}{thinking}\n{THINK_CLOSE}\n\n{text}"
         opened = self._header_opens_thinking and THINK_CLOSE not in text
         closed = self._encode(f"\n{THINK_CLOSE}\n\n") if opened else []
         (shown,), _, hidden = self._special.hide([_cleaned({"role": ASSISTANT, "content": text})])

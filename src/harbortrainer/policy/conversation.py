@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.sample import History
 from harbortrainer.policy.sampler import Sample, Sampler, SamplingError
 from harbortrainer.policy.tools import BARE, CallForm, Message, Signatures, Tool, ToolCall, parse, signatures
 
@@ -73,6 +74,12 @@ def result(text: str) -> Message:
     return {"role": "tool", "content": text}
 
 
+def said(answer: Answer) -> Message:
+    """What the policy answered, as a message for `History`."""
+    calls = [{"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in answer.calls]
+    return {"role": "assistant", "content": answer.text} | ({"tool_calls": calls} if calls else {})
+
+
 class Conversation:
     """Next prompt = previous prompt + sampled ids + the new messages: nothing sampled is rendered or tokenised again.
 
@@ -108,6 +115,7 @@ class Conversation:
         self._known = signatures(tools)
         self.segments: list[Segment] = []
         self.turns: list[Turn] = []
+        self._asked_so_far: list[Message] = []  # by `ask`
         self.fault: SamplingError | None = None  # once sampling failed, every later call raises it again
         self._asked = self._waiting = 0  # requests: so far, now
         self._waits_since = self._lost_sec = 0.0
@@ -144,17 +152,27 @@ class Conversation:
                 new_T = self.template.join(segment.last_completion_T, messages, self._tools)
             else:
                 segment, new_T = Segment(), self.template.first_prompt(messages, self._tools)
-        turn = await self.extend(segment, new_T)
+        history = History([*self._asked_so_far, *messages], self._tools)
+        turn = await self.extend(segment, new_T, history=history)
         with self.clocked():
             declared = self._tools if len(self.turns) == 1 else ()
             self.special_strings += self.template.strings_hidden(messages, declared)
-            return self.read(turn, self._form, self._known)
+            answer = self.read(turn, self._form, self._known)
+            self._asked_so_far = [*history.messages, said(answer)]
+            return answer
 
-    async def extend(self, segment: Segment, new_T: Sequence[int], *, most: int | None = None) -> Turn:
+    async def extend(
+        self,
+        segment: Segment,
+        new_T: Sequence[int],
+        *,
+        most: int | None = None,
+        history: History | None = None,
+    ) -> Turn:
         """Sample the answer to the segment's ids and `new_T`. Raises ContextFull, SamplingError.
 
         Both ids are stored only with the answer. `most`: tokens of this answer, where fewer than max_tokens.
-        Several segments may be extended at once.
+        `history`: the same prompt as messages. Several segments may be extended at once.
         """
         if self.fault is not None:
             raise self.fault
@@ -169,6 +187,7 @@ class Conversation:
                     temperature=self._temperature,
                     stop=self.template.stop_token_ids,
                     seed=self._seeds.getrandbits(31) if self._seeds is not None else None,
+                    history=history,
                 )
         except SamplingError as error:
             self.fault = error

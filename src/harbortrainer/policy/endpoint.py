@@ -20,7 +20,7 @@ ANSWER_SEC = 120.0  # for one answer; then the request is sent again
 KNOCK_SEC = 10.0  # for the list of models
 SMALL = ({"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Say yes."})
 LETTERS_A_TOKEN = 4  # where an endpoint does not count
-_PASSING = (408, 409, 425, 429)  # statuses after which the same request may succeed, besides 5xx
+_RETRIED = (408, 409, 425, 429)  # statuses after which the same request may succeed, besides 5xx
 log = logging.getLogger("harbortrainer")
 
 
@@ -28,12 +28,16 @@ class EndpointError(Exception):
     """The endpoint gave no answer that can be used: a fault of the endpoint or the network, never of the policy."""
 
 
-class _Passing(EndpointError):
+class Passing(EndpointError):
     """Worth another attempt. `pause`: seconds that the endpoint asks for; `away`: it does not work at all."""
 
     def __init__(self, message: str, pause: float = 0.0, *, away: bool = True) -> None:
         super().__init__(message)
         self.pause, self.away = pause, away
+
+
+class Garbage(EndpointError):
+    """It answered, and not in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +95,14 @@ class Endpoint:
         answer_sec: float = ANSWER_SEC,
         longest_pause_sec: float = 30.0,
         first_pause_sec: float = 0.5,
+        says: bool = True,
     ) -> None:
-        """`patience_sec`: the longest outage that a request waits for. Raises UserError: no key, no URL."""
+        """`patience_sec`: the longest outage that a request waits for; `says`: log when one begins and ends.
+
+        Raises UserError: no key, no URL.
+        """
         self.outages = 0
+        self._says = says
         self._place = place
         self._patience, self._longest, self._first = patience_sec, longest_pause_sec, first_pause_sec
         self._answer = answer_sec
@@ -124,7 +133,7 @@ class Endpoint:
         """
         body = self._body(messages, fields)
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(_Passing),
+            retry=retry_if_exception_type(Passing),
             stop=stop_after_delay(self._patience),
             wait=self._pause,
             reraise=True,
@@ -132,6 +141,10 @@ class Endpoint:
             with attempt:
                 return _spoken(await self._post(body), body)
         raise AssertionError("tenacity ends with a result or an error")
+
+    async def once(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> Any:
+        """The JSON value of one attempt. Raises Passing where another one is worth it, EndpointError."""
+        return await self._post(self._body(messages, fields))
 
     async def check(self, **fields: Any) -> None:
         """One small request, before anything is spent. `fields`: those of later ones. Raises UserError."""
@@ -192,27 +205,27 @@ class Endpoint:
                 response = await self._client.post(PATH, json=body)
         except (httpx.TransportError, TimeoutError) as error:
             self._missed(_reason(error))
-            raise _Passing(_reason(error)) from error
+            raise Passing(_reason(error)) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise EndpointError(_reason(error)) from error
         status = response.status_code
         if status >= 500:
             self._missed(f"status {status}")
-            raise _Passing(f"status {status}: {_words(response)}")
+            raise Passing(f"status {status}: {_words(response)}")
         self._answered()
-        if status in _PASSING:
-            raise _Passing(f"status {status}: {_words(response)}", _seconds(response), away=False)
+        if status in _RETRIED:
+            raise Passing(f"status {status}: {_words(response)}", _seconds(response), away=False)
         if status != 200:
             raise EndpointError(f"status {status}: {_words(response)}")
         try:
             return response.json()
         except (ValueError, RecursionError) as error:
-            raise EndpointError(f"its answer is no JSON: {_words(response)}") from error
+            raise Garbage(f"its answer is no JSON: {_words(response)}") from error
 
     def _pause(self, state: RetryCallState) -> float:
         """Before the next attempt: longer each time, and as long as the endpoint asks for."""
         error = state.outcome.exception() if state.outcome is not None else None
-        asked = error.pause if isinstance(error, _Passing) else 0.0
+        asked = error.pause if isinstance(error, Passing) else 0.0
         return max(self._backoff(state), min(asked, self._longest))
 
     def _missed(self, reason: str) -> None:
@@ -220,12 +233,13 @@ class Endpoint:
         if self._away_since is None:
             self._away_since = time.monotonic()
             self.outages += 1
-            log.warning("%s does not answer (%s); trials wait for it", self.described, reason)
+            if self._says:
+                log.warning("%s does not answer (%s); trials wait for it", self.described, reason)
 
     def _answered(self) -> None:
-        if self._away_since is not None:
+        if self._away_since is not None and self._says:
             log.warning("%s is back after %.0f s", self.described, time.monotonic() - self._away_since)
-            self._away_since = None
+        self._away_since = None
 
 
 def _spoken(value: Any, body: Mapping[str, Any]) -> Spoken:

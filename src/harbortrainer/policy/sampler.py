@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import functools
-import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
@@ -16,6 +14,7 @@ import tinker
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 from tinker import types
 
+from harbortrainer.policy.sample import History, Sample, SamplingError, Speaker, Speaking, to_sample
 from harbortrainer.policy.silence import Silences
 from harbortrainer.policy.solution import Solutions
 
@@ -28,11 +27,8 @@ TRANSIENT = (
 )
 
 COUNTERS = ("requests", "prompt_tokens", "sampled_tokens", "truncated", "retries", "faults", "request_seconds")
+MOST_SAID = 1 << 20  # ids of an answer in messages, which its endpoint has limited
 BUSY, IN_FLIGHT = "busy_seconds", "in_flight_seconds"
-
-
-class SamplingError(Exception):
-    """The policy could not be sampled: a fault of the server or the network, never of the policy."""
 
 
 class SamplingClient(Protocol):
@@ -57,22 +53,14 @@ class Follower(Protocol):
         """Cancel all requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    tokens_T: tuple[int, ...]
-    logprobs_T: tuple[float, ...]  # natural log
-    truncated: bool  # stopped by max_tokens
-    version: int  # of the weights
-    seconds: float
-
-
 class Limits(TypedDict):
-    """How one completion is sampled; it ends with a sampled `stop` id."""
+    """How one completion is sampled; it ends with a sampled `stop` id. `history`: what the prompt's ids say."""
 
     max_tokens: int
     temperature: float
     stop: Sequence[int]
     seed: NotRequired[int | None]
+    history: NotRequired[History | None]
 
 
 class Sampler(Protocol):
@@ -119,6 +107,7 @@ class PolicySampler(Sampler):
         self._longest_wait = longest_wait_sec
         self._client: SamplingClient | None = None
         self._solutions: Solutions | None = None
+        self._speaking: Speaking | None = None
         self._in_flight: set[asyncio.Task[Sample]] = set()
         self._users: Counter[int] = Counter()  # requests in flight, and trials that keep their weights, by version
         self._busy_seconds = 0.0
@@ -153,19 +142,23 @@ class PolicySampler(Sampler):
 
     def publish(self, client: SamplingClient, version: int) -> None:
         """Sample from `client` from now on; every sample carries `version`."""
-        self._client, self._solutions, self.version = client, None, version
+        self._client, self._solutions, self._speaking, self.version = client, None, None, version
         if self._follower is not None:
             self._follower.published(client, version)
 
     def withdraw(self) -> None:
         """Cancel all requests; none can be made until weights are published again."""
-        self._client = self._solutions = None
+        self._client = self._solutions = self._speaking = None
         for task in self._all_in_flight():
             task.cancel()
 
     def publish_solutions(self, solutions: Solutions, version: int) -> None:
         """From now on each trial is answered with its task's solution; every sample carries `version`."""
-        self._client, self._solutions, self.version = None, solutions, version
+        self._client, self._solutions, self._speaking, self.version = None, solutions, None, version
+
+    def publish_speaking(self, speaking: Speaking, version: int) -> None:
+        """From now on each trial is answered by a policy that is asked in messages."""
+        self._client, self._solutions, self._speaking, self.version = None, None, speaking, version
 
     @contextlib.contextmanager
     def of_trial(self, task: Path | str, *, keep: bool = False) -> "Iterator[Sampler]":
@@ -178,6 +171,8 @@ class PolicySampler(Sampler):
             own._counters = self._counters
             own.publish(self._solutions.of_task(task), self.version)
             yield own
+        elif self._speaking is not None:
+            yield _Spoken(self, self._speaking.of_trial())
         elif keep:
             kept = _Kept(self)
             try:
@@ -254,9 +249,9 @@ class PolicySampler(Sampler):
         return await self.sample_from(self._published(), self.version, prompt_T, **limits)
 
     async def sample_from(
-        self, client: SamplingClient, version: int, prompt_T: Sequence[int], **limits: Unpack[Limits]
+        self, client: SamplingClient | Speaker, version: int, prompt_T: Sequence[int], **limits: Unpack[Limits]
     ) -> Sample:
-        """`sample` from the weights of `client`, which were published as `version`."""
+        """`sample` from the weights of `client`, which were published as `version`, or from what it says."""
         params = types.SamplingParams(
             max_tokens=limits["max_tokens"],
             temperature=limits["temperature"],
@@ -265,7 +260,8 @@ class PolicySampler(Sampler):
         )
         self._count()
         self._silences.asked()
-        task = asyncio.create_task(self._request(client, version, prompt_T, params))
+        history = limits.get("history")
+        task = asyncio.create_task(self._request(client, version, prompt_T, params, history))
         self._in_flight.add(task)
         self._users[version] += 1
         task.add_done_callback(functools.partial(self._finished, version))
@@ -303,12 +299,20 @@ class PolicySampler(Sampler):
         return self._in_flight.union(*(other._in_flight for other in self._companions))
 
     async def _request(
-        self, client: SamplingClient, version: int, prompt_T: Sequence[int], params: types.SamplingParams
+        self,
+        client: SamplingClient | Speaker,
+        version: int,
+        prompt_T: Sequence[int],
+        params: types.SamplingParams,
+        history: History | None,
     ) -> Sample:
         started = time.monotonic()
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._ask(client, prompt_T, params)
+                if speaks := isinstance(client, Speaker):
+                    response = await client.speak(history or History(()), params)
+                else:
+                    response = await self._ask(client, prompt_T, params)
         except TimeoutError as error:
             raise SamplingError(f"no answer within {self._timeout:g} s") from error
         except (tinker.TinkerError, httpx.HTTPError, OSError, ValueError) as error:
@@ -316,7 +320,8 @@ class PolicySampler(Sampler):
             message = next(iter(str(error).strip().splitlines()), "")[:300]
             raise SamplingError(f"{type(error).__name__}: {message}") from error
         self._silences.answered()
-        sample = to_sample(response, params.max_tokens or 0, version, time.monotonic() - started)
+        most = MOST_SAID if speaks else params.max_tokens or 0  # in its own vocabulary an answer may be shorter
+        sample = to_sample(response, most, version, time.monotonic() - started)
         self._counters["prompt_tokens"] += len(prompt_T)
         self._counters["sampled_tokens"] += len(sample.tokens_T)
         self._counters["truncated"] += sample.truncated
@@ -377,17 +382,16 @@ class _Kept(Sampler):
         return self._base.lost_since(began)
 
 
-def to_sample(response: types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:
-    """The response's only sequence. Raises SamplingError when it cannot be trained on."""
-    if len(response.sequences) != 1:
-        raise SamplingError(f"the server returned {len(response.sequences)} sequences, not 1")
-    sequence = response.sequences[0]
-    tokens, logprobs = list(sequence.tokens), sequence.logprobs
-    if logprobs is None or len(logprobs) != len(tokens):
-        got = "no" if logprobs is None else str(len(logprobs))
-        raise SamplingError(f"the server returned {got} logprobs for {len(tokens)} sampled tokens")
-    if any(logprob is None or not math.isfinite(logprob) for logprob in logprobs):
-        raise SamplingError("the server returned logprobs that are not finite: its weights may be NaN")
-    if len(tokens) > max_tokens:
-        raise SamplingError(f"the server returned {len(tokens)} tokens, more than max_tokens={max_tokens}")
-    return Sample(tuple(tokens), tuple(logprobs), sequence.stop_reason == "length", version, seconds)
+class _Spoken(Sampler):
+    """Asks for one trial a policy that is asked in messages."""
+
+    powers_of_two = False
+
+    def __init__(self, base: PolicySampler, speaker: Speaker) -> None:
+        self._base, self._speaker = base, speaker
+
+    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
+        return await self._base.sample_from(self._speaker, self._base.version, prompt_T, **limits)
+
+    def lost_since(self, began: float) -> float:
+        return self._speaker.lost(began)

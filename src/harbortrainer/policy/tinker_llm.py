@@ -9,6 +9,7 @@ from harbor.llms.base import BaseLLM, ContextLengthExceededError, LLMResponse
 from harbor.models.metric import UsageInfo
 
 from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
+from harbortrainer.policy.sample import History
 
 Message = tuple[str, str]  # role, content
 
@@ -38,7 +39,7 @@ class TinkerLLM(Conversation, BaseLLM):
             segment, new_T = self._next_prompt(history, prompt)
         prompt_tokens = len(segment.tokens_T) + len(new_T)
         try:
-            turn = await self.extend(segment, new_T)
+            turn = await self.extend(segment, new_T, history=History(_messages([*history, ("user", prompt)])))
         except ContextFull as error:
             raise ContextLengthExceededError(str(error)) from None
         with self.clocked():

@@ -81,6 +81,17 @@ class Parsed:
     fallbacks: tuple[str, ...] = ()
 
 
+def written(call: ToolCall, form: CallForm) -> str:
+    """A call as a policy writes it in this form: the text that `parse` reads."""
+    if form.xml:
+        texts = {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in call.arguments.items()}
+        parameters = [f"<parameter={key}>\n{text}\n</parameter>" for key, text in texts.items()]
+        inner = "\n".join([f"<function={call.name}>", *parameters, "</function>"])
+    else:
+        inner = json.dumps({"name": call.name, form.arguments: call.arguments}, ensure_ascii=False)
+    return f"{form.opening}\n{inner}\n{form.closing}" if form.opening else inner
+
+
 def transcribed(message: Mapping[str, Any]) -> tuple[str, str]:
     """(who, text) of a message of a finished conversation (`run/conversations.py`): its calls stand below its text."""
     calls = [f"{one['name']} {json.dumps(one['arguments'], ensure_ascii=False)}" for one in message.get("calls") or ()]

@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from harbortrainer.backend.adapter import CONFIG as ADAPTER
+from harbortrainer.backend.adapter import adapter_path, read_adapter
 from harbortrainer.backend.policy import SavedState
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json
@@ -17,7 +19,7 @@ from harbortrainer.tasks.task import Task
 
 SERVER = "tinker://"
 STATE = re.compile(r"tinker://[^/]+/weights/[^/]+")
-ADAPTER = "adapter_config.json"  # of Hugging Face PEFT
+IDENTITY = "harbortrainer.json"  # in an adapter's folder that `export` wrote: a PolicyIdentity
 KEY, TEACHERS = "start", "kl_references"  # in effective.json
 BASE, START = "base", "start"  # values of kl_reference
 
@@ -51,10 +53,10 @@ def find_teachers(config: Config, wanted: PolicyIdentity, earlier: RunDirectory 
 def find_state(
     field: str, value: str, wanted: PolicyIdentity, backend: str, *, optimizer: bool = False, any_rank: bool = False
 ) -> SavedState:
-    """The training state that `field` names: RUN_DIR, RUN_DIR@STEP or a tinker:// path. Contacts no server.
+    """The training state that `field` names: RUN_DIR, RUN_DIR@STEP, a tinker:// path or the folder of an adapter.
 
-    A run directory's state is compared with `wanted`. Base model and rank of a path are checked at the server; its chat
-    template is recorded nowhere. Raises UserError.
+    Contacts no server. A run directory's state is compared with `wanted`, an adapter as far as its files say. Base
+    model and rank of a path are checked at the server; its chat template is recorded nowhere. Raises UserError.
     """
     given = f"{field}={value}"
     if value.startswith(SERVER):
@@ -65,10 +67,12 @@ def find_state(
             )
         return SavedState(given, value, optimizer=optimizer)
     if (Path(value).expanduser() / ADAPTER).is_file():
-        raise UserError(
-            f"{given}: a Hugging Face adapter; neither Tinker's API nor the self-hosted server loads one; give "
-            "RUN_DIR, RUN_DIR@STEP or a tinker:// path"
-        )
+        if backend == "tinker" or optimizer:
+            why = "an adapter's folder has no Adam moments; set init_optimizer=false"
+            if backend == "tinker":
+                why = "Tinker's API takes no adapter; give RUN_DIR or a tinker:// path, or train with backend=skyrl-tx"
+            raise UserError(f"{given}: {why}")
+        return _of_adapter(given, Path(value).expanduser().resolve(), wanted, any_rank=any_rank)
     run, checkpoint = find_checkpoint(field, value)
     policy = replace(wanted, lora_rank=checkpoint.lora_rank) if any_rank else wanted
     check_identity(checkpoint, policy, given, "give other weights")
@@ -76,6 +80,23 @@ def find_state(
     if theirs != backend:
         raise UserError(f"{given}: its weights are on backend={theirs}; set backend={theirs} or give other weights")
     return SavedState(given, checkpoint.path, str(run.path), checkpoint.step, optimizer)
+
+
+def _of_adapter(given: str, folder: Path, wanted: PolicyIdentity, *, any_rank: bool) -> SavedState:
+    """Raises UserError when the adapter is of another model, rank or chat template, as far as its files say."""
+    config = read_adapter(given, folder)
+    base = str(config.get("base_model_name_or_path") or wanted.model_name)
+    if Path(base).name != Path(wanted.model_name).name:
+        raise UserError(
+            f"model_name={wanted.model_name}: {given} is an adapter of {base}; give that model, or correct "
+            f"base_model_name_or_path in {folder / ADAPTER}"
+        )
+    policy = replace(wanted, lora_rank=config["r"])
+    if (file := folder / IDENTITY).is_file():
+        said = read_json(file, "renderer", "thinking")
+        policy = replace(policy, renderer=said["renderer"], thinking=said["thinking"])
+    check_identity(policy, replace(wanted, lora_rank=config["r"]) if any_rank else wanted, given, "give other weights")
+    return SavedState(given, adapter_path(folder), str(folder), folder=str(folder))
 
 
 def check_unseen(start: SavedState, held_out: Sequence[Task], allow_family_overlap: bool) -> None:

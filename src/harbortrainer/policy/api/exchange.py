@@ -19,6 +19,7 @@ from harbortrainer.policy.api.normal import digest_after, digests
 from harbortrainer.policy.api.prompts import Prompts, letters
 from harbortrainer.policy.clock import Alarm
 from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
+from harbortrainer.policy.sample import History
 from harbortrainer.policy.tools import Message, Tool, signatures
 
 AT_ONCE = 4  # samples of one trial
@@ -41,6 +42,10 @@ class Over(Exception):
 
 class Busy(Exception):
     """AT_ONCE samples of this trial are in flight."""
+
+
+class Unavailable(Exception):
+    """No answer now, and perhaps one later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,7 @@ class Exchange:
         max_turns: int = 0,
         side_turns: int = SIDE_TURNS,
         may_compact: bool = False,
+        at_once: int = AT_ONCE,
     ) -> None:
         """`conversation`: a new one. `prompts`: of the run. `max_turns`: of the agent, `side_turns`: of all others.
 
@@ -130,7 +136,7 @@ class Exchange:
         self.fault: Exception | None = None
         self._prompts = prompts
         self._max_turns, self._side_turns = max_turns, side_turns
-        self._may_compact = may_compact
+        self._may_compact, self._at_once = may_compact, at_once
         self._deadline: float | None = None
         self._alarm = Alarm(functools.partial(self.end, "timeout"), conversation.lost)
         self._counts = Counter[str]({MATCHED: 0, JOINED: 0, REPLAYED: 0, TWINS: 0})
@@ -304,8 +310,8 @@ class Exchange:
         """Count a request against its limit. Raises Over, Busy."""
         if self.over:
             raise Over(self.over, f"the trial is over: {self.over}")
-        if len(self._running) >= AT_ONCE:
-            raise Busy(f"{AT_ONCE} requests of this trial are being answered")
+        if len(self._running) >= self._at_once:
+            raise Busy(f"{self._at_once} requests of this trial are being answered")
         if self._agent is None and asked.tools:
             self._agent = asked.identity
         asks = self._admitted.total()
@@ -345,14 +351,14 @@ class Exchange:
 
     async def _extend(self, asked: _Asked, continues: bool, most: int | None) -> tuple[Segment, Turn]:
         """Raises Over, SamplingError, UserError."""
-        node = asked.node
+        node, history = asked.node, History(asked.messages, asked.tools)
         try:
             new_T = await self._render(asked)
             if node is not None and continues:
-                return node.segment, await self.conversation.extend(node.segment, new_T, most=most)
+                return node.segment, await self.conversation.extend(node.segment, new_T, most=most, history=history)
             kept_T = node.segment.tokens_T[: node.length] if node is not None else []
             segment = Segment()
-            turn = await self.conversation.extend(segment, [*kept_T, *new_T], most=most)
+            turn = await self.conversation.extend(segment, [*kept_T, *new_T], most=most, history=history)
         except ContextFull as error:
             if self._is_agents(asked):
                 self.full = str(error)

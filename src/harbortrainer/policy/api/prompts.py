@@ -17,11 +17,17 @@ Clock = Callable[[], AbstractContextManager[None]]  # counts the CPU time of a b
 class Prompts:
     """Encodes with one chat template. One object a run."""
 
-    def __init__(self, template: ChatTemplate) -> None:
-        """Raises UserError when the template renders no tools: agents declare theirs (`tool_format=hermes` helps)."""
+    def __init__(self, template: ChatTemplate, *, needs_tools: bool = True) -> None:
+        """Raises UserError when the template renders no tools and they are needed (`tool_format=hermes` helps)."""
+        if needs_tools:
+            _ = template.call_form
         self.template = template
-        self.call_form: CallForm = template.call_form
         self._kept: OrderedDict[str, asyncio.Task[list[int]]] = OrderedDict()
+
+    @property
+    def call_form(self) -> CallForm:
+        """Raises UserError when the template renders no tools."""
+        return self.template.call_form
 
     async def first(self, digest: str, messages: Sequence[Message], tools: Sequence[Tool], clock: Clock) -> list[int]:
         """Ids of a whole conversation, kept by its digest. Raises UserError: the template refuses it."""

@@ -12,10 +12,10 @@ import secrets
 import socket
 import time
 from asyncio import FIRST_COMPLETED
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -26,10 +26,12 @@ from uvicorn.server import ServerState
 
 from harbortrainer.errors import UserError
 from harbortrainer.plugins import known, plugin
-from harbortrainer.policy.api.exchange import AT_ONCE, Busy, Exchange, Over, Reply
+from harbortrainer.policy.api.exchange import AT_ONCE, Busy, Over, Reply, Unavailable
 from harbortrainer.policy.api.normal import Malformed
 from harbortrainer.policy.api.wires.wire import Ask, Head, Wire, error
+from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.policy.tools import Message, Tool
 
 BODY_BYTES = 16 << 20
 BODY_SEC = 10.0  # for a whole body to arrive
@@ -60,19 +62,51 @@ class _Refused(Exception):
         return error(self.status, self.code, str(self))
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one key. `name`: of the model; `in_hand`: requests whose bodies are read or answered, at once."""
+
+    name: str = "policy"
+    in_hand: int = IN_HAND
+    connections: int = CONNECTIONS
+
+
+LIMITS = Limits()  # of a trial
+
+
+class Answers(Protocol):
+    """What is behind a key: an Exchange, or many."""
+
+    @property
+    def conversation(self) -> Conversation:
+        """Whose limits and clock count."""
+        ...
+
+    async def say(
+        self, messages: Sequence[Message], tools: Sequence[Tool], *, asked_max_tokens: int | None, again: bool
+    ) -> Reply: ...
+
+    async def count(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int: ...
+
+    def refused(self, status: int) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class _Connection(H11Protocol):
     """Closes at once where a trial has too many: each takes one of the run's file descriptors."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS:
+        if len(self.connections) > self.app_state[TRIAL].limits.connections:
             transport.abort()
 
 
 @dataclass
 class _Trial:
-    exchange: Exchange
+    exchange: Answers
     key: str
+    limits: Limits = LIMITS
     state: ServerState = field(default_factory=ServerState)
     servers: list[asyncio.Server] = field(default_factory=list)
     in_hand: int = 0
@@ -97,10 +131,10 @@ class Endpoint:
         for key in list(self._trials):
             await self.close(key)
 
-    def open(self, exchange: Exchange, key: str = "") -> str:
+    def open(self, exchange: Answers, key: str = "", limits: Limits = LIMITS) -> str:
         """A secret for this trial's agent, as its API key. `key`: that of an earlier phase, which was closed."""
         key = key or secrets.token_urlsafe(24)
-        self._trials[key] = _Trial(exchange, key)
+        self._trials[key] = _Trial(exchange, key, limits)
         return key
 
     async def serve(self, listener: socket.socket, key: str) -> None:
@@ -142,7 +176,9 @@ async def _app(scope: Scope, receive: Receive, send: Send) -> None:
         trial.exchange.refused(refused.status)
         # the clients obey x-should-retry before the status; what is left of a body is not read
         headers = (
-            {"x-should-retry": "true", "retry-after": "1"} if refused.status == 429 else {"x-should-retry": "false"}
+            {"x-should-retry": "true", "retry-after": "1"}
+            if refused.status in (429, 503)
+            else {"x-should-retry": "false"}
         )
         if refused.status in (408, 413):
             headers["connection"] = "close"
@@ -159,11 +195,11 @@ async def _answer(trial: _Trial, request: Request, send: Send) -> None:
     if not hmac.compare_digest(trial.key.encode(), key.encode()):
         raise _Refused(401, "invalid_api_key", "no trial has this key here")
     if (method, path) == ("GET", "/v1/models"):
-        model = {"id": "policy", "object": "model", "created": 0, "owned_by": "run"}
+        model = {"id": trial.limits.name, "object": "model", "created": 0, "owned_by": "run"}
         await _respond(request, send, {"object": "list", "data": [model]})
     elif method == "POST" and (wire := wires().get(path)) is not None:
-        if trial.in_hand >= IN_HAND:
-            raise _Refused(429, "rate_limit_exceeded", f"{IN_HAND} requests are in hand")
+        if trial.in_hand >= (most := trial.limits.in_hand):
+            raise _Refused(429, "rate_limit_exceeded", f"{most} requests are in hand")
         trial.in_hand += 1
         try:
             await _Reading(trial.exchange, request, send).answer(wire, counts=path == wire.counting)
@@ -178,7 +214,7 @@ async def _answer(trial: _Trial, request: Request, send: Send) -> None:
 class _Reading:
     """One request of a trial to a wire."""
 
-    def __init__(self, exchange: Exchange, request: Request, send: Send) -> None:
+    def __init__(self, exchange: Answers, request: Request, send: Send) -> None:
         self._exchange, self._request, self._send = exchange, request, send
 
     async def answer(self, wire: Wire, *, counts: bool) -> None:
@@ -242,6 +278,8 @@ class _Reading:
             limit = self._exchange.conversation.context_limit
             text = f"This model's maximum context length is {limit} tokens. However, {over}."
             raise _Refused(400, "context_length_exceeded", text) from None
+        except Unavailable as away:
+            raise _Refused(503, "unavailable", str(away)) from None
         except Busy as busy:
             raise _Refused(429, "rate_limit_exceeded", str(busy)) from None
         except UserError as refused:

@@ -1,0 +1,1 @@
+"""A trained policy behind the APIs of OpenAI and Anthropic."""

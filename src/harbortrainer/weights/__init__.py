@@ -1,0 +1,1 @@
+"""Trained weights leave: fetched from a server as a PEFT adapter."""

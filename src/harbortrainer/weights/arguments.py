@@ -1,0 +1,12 @@
+"""Arguments of the command `export`."""
+
+import chz
+
+from harbortrainer.config import Endpoint
+from harbortrainer.setting import field
+
+
+@chz.chz
+class ExportArgs(Endpoint):
+    checkpoint: str = field(doc="RUN_DIR (its last), RUN_DIR@STEP, or the tinker:// path of a training state")
+    to: str = field(doc="folder to write, new or empty")

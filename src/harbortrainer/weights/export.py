@@ -1,0 +1,81 @@
+"""The command `export`: a checkpoint becomes a folder that transformers, peft and vLLM load."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from harbortrainer.backend.connect import server_url
+from harbortrainer.backend.contract import CALL_LIMIT_SEC, kind_of
+from harbortrainer.backend.failing import failing
+from harbortrainer.backend.faults import awaited
+from harbortrainer.backend.health import check_health
+from harbortrainer.backend.sessions import Session, api_key, end_session, open_rest, open_session
+from harbortrainer.durable.disk import disk_errors
+from harbortrainer.durable.files import write_json
+from harbortrainer.errors import UserError
+from harbortrainer.evaluation.policies import Subject, find_subject, refuse_elsewhere
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.run.directory import DATASET_FILE
+from harbortrainer.stopping import run_until
+from harbortrainer.tasks.split import SPLIT_FILE
+from harbortrainer.training.start import IDENTITY
+from harbortrainer.weights.arguments import ExportArgs
+from harbortrainer.weights.card import card
+from harbortrainer.weights.fetch import fetch_adapter
+
+
+async def export(args: ExportArgs) -> int:
+    """Write `to`, whole or not at all. Raises UserError."""
+    subject = find_subject("checkpoint", args.checkpoint)
+    if subject.path is None:
+        raise UserError(f"checkpoint={args.checkpoint}: has no weights of its own; give RUN_DIR or RUN_DIR@STEP")
+    refuse_elsewhere(subject, args.backend)
+    to = Path(args.to).expanduser().resolve()
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UserError(f"to={args.to}: exists; choose a folder that is new or empty")
+    url = server_url(args)
+    growing = to.with_name(f".{to.name}.growing")
+    with disk_errors(to):
+        shutil.rmtree(growing, ignore_errors=True)
+        growing.mkdir(parents=True)
+        try:
+            await run_until(_write(args, subject, subject.path, growing, url), failing(url))
+            if to.exists():
+                to.rmdir()
+            growing.rename(to)
+        finally:
+            shutil.rmtree(growing, ignore_errors=True)
+    print(f"the adapter of {subject.name} is in {to}")
+    return 0
+
+
+async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, url: str) -> None:
+    async with _session(args, url) as session:
+        reading = session.rest.get_weights_info_by_tinker_path(path)
+        served = (await awaited(f"checkpoint={args.checkpoint}", reading, CALL_LIMIT_SEC)).base_model
+        model_name = subject.model_name or served
+        template = await asyncio.to_thread(ChatTemplate.load, model_name, False)
+        await fetch_adapter(session, path, model_name, folder)
+    template.tokenizer.save_pretrained(folder)
+    (folder / "README.md").write_text(card(subject, model_name))
+    if subject.run is not None:
+        for name in (SPLIT_FILE, DATASET_FILE):  # so that a later run knows which tasks these weights have seen
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(Path(subject.run) / name, folder / name)
+    if subject.renderer is not None:
+        renderer = {"renderer": subject.renderer.name, "thinking": subject.renderer.thinking}
+        write_json(folder / IDENTITY, {"model_name": model_name, "checkpoint": path, **renderer})
+
+
+@contextlib.asynccontextmanager
+async def _session(args: ExportArgs, url: str) -> AsyncIterator[Session]:
+    """Ended with the block, which frees its adapter."""
+    key = api_key(kind_of(args))
+    await check_health(url, args)
+    session = await open_session(await open_rest(url, key), url, key, print)
+    try:
+        yield session
+    finally:
+        await end_session(session.service, done=True)
