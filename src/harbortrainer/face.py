@@ -1,6 +1,8 @@
 """The package from Python: what `import harbortrainer` shows, imported when it is used (docs/extending.md)."""
 
 import asyncio
+import contextlib
+import io
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,6 +144,7 @@ class _Rows:
         self._after_step, self._after_evaluation = after_step, after_evaluation
         self._run: RunDirectory | None = None
         self._wandb: RowSink | None = None
+        self._say: Callable[[str], None] = print
         self._known = -1  # the last row of earlier processes, which are replayed
 
     def run(self, config: RunSettings, work: Callable[[Stop], Coroutine[Any, Any, int]]) -> Run:
@@ -149,8 +152,15 @@ class _Rows:
         status = _until_done(work)
         return Run(self._run.path if self._run is not None else Path(str(config.resume)), status)
 
-    def _started(self, run: RunDirectory, *given: Any) -> RowSink:
-        self._run, self._wandb = run, self._start(run, *given)
+    def _started(
+        self,
+        run: RunDirectory,
+        project: str | None,
+        name: str | None,
+        record: dict[str, Any],
+        say: Callable[[str], None],
+    ) -> RowSink:
+        self._run, self._wandb, self._say = run, self._start(run, project, name, record, say), say
         rows = read_lines(run.metrics)
         self._known = rows[-1]["global_step"] if rows else -1
         return self
@@ -160,10 +170,14 @@ class _Rows:
             self._wandb.log(row)
         if (step := row["global_step"]) <= self._known:
             return
-        if self._after_step is not None:
-            self._after_step(step, row)
-        if self._after_evaluation is not None and any(name.startswith("eval/") for name in row):
-            self._after_evaluation(step, row)
+        evaluated = any(name.startswith("eval/") for name in row)
+        printed = io.StringIO()  # the display has the terminal, and shows it
+        with contextlib.redirect_stdout(printed):
+            for told in (self._after_step, self._after_evaluation if evaluated else None):
+                if told is not None:
+                    told(step, row)
+        for line in printed.getvalue().splitlines():
+            self._say(line)
 
     def finish(self, exit_code: int | None = None) -> None:
         if self._wandb is not None:

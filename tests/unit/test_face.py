@@ -74,6 +74,12 @@ def test_a_run_and_its_continuation(config: harbortrainer.Config) -> None:
     assert len(steps) == 3
 
 
+def test_what_a_callback_prints_is_shown(config: harbortrainer.Config, capsys: pytest.CaptureFixture[str]) -> None:
+    harbortrainer.train(config, after_step=lambda step, row: print("told", step), outside=fake_outside(Recorder()))
+    shown = [line.partition("] ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in shown if line.startswith("told")] == ["told 0", "told 1"]
+
+
 def test_an_error_of_a_callback_ends_the_run_as_it_is(config: harbortrainer.Config) -> None:
     with pytest.raises(ZeroDivisionError):
         harbortrainer.train(config, after_step=lambda step, row: print(1 / 0), outside=fake_outside(Recorder()))
