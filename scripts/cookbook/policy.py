@@ -62,7 +62,8 @@ def guesser(ids: dict[str, int]) -> Followers:
 def player(ids: dict[str, int]) -> Followers:
     """Thinks nothing where it is asked to think."""
     moves, answers = [ids[move] for move in MOVES], [ids[answer] for answer in (*ANSWERS, *"AB", MOVED)]
-    starts = [*([ids[BOXED]] * 6), *moves, *answers[:-1], *([ids[ANSWERS[-1]]] * 5), ids[BABBLE]]  # some more likely
+    often = [BOXED] * 6 + [one for one in ANSWERS if one.startswith("Final") or one == ANSWERS[-1]] * 5
+    starts = [*moves, *answers[:-1], ids[BABBLE], *(ids[one] for one in often)]  # as likely at low temperatures
     openings = [([ids[HEADER], ids[THOUGHT]], starts), ([ids[THINK]], [ids[THOUGHT]])]
     return [*openings, *guesser(ids)[1:], (moves, [ids[MOVED]]), (answers, [ids[TURN_END]])]
 

@@ -90,7 +90,7 @@ RECIPES = {
             model_field="",
             makes="prompt_distillation/data/prompt_distillation_lang.jsonl",
         ),
-        Recipe("prompt_distillation", "prompt_distillation.train", ("batch_size=8",), model=TEACHER),
+        Recipe("prompt_distillation", "prompt_distillation.train", ("batch_size=2",), model=TEACHER),
         Recipe(
             "rubric_data",
             "rubric.generate_data",
