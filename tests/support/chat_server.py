@@ -73,7 +73,7 @@ class ChatServer:
                 elif reply is DRIPS:
                     await _drip(writer)
                 elif reply is CUT:
-                    writer.write(_response(*says("half an answer"))[:-20])
+                    writer.write(_response(200, {"choices": [{"message": {"content": "half an answer"}}]})[:-20])
                     await writer.drain()
                     break
                 else:

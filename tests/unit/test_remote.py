@@ -100,15 +100,19 @@ async def test_faults_of_the_endpoint_are_tried_again_cost_and_take_no_time_of_t
 
 
 async def test_while_it_is_silent_the_clock_stands_still(tmp_path: Path) -> None:
-    async with chat_server([HANG]) as server:
-        policy = remote(server, tmp_path, chat_template(QWEN3), answer_sec=5.0)
-        llm, sampler = llm_of(policy)
+    asked = asyncio.Event()
+
+    def silent(_: dict[str, Any]) -> Reply:
+        asked.set()
+        return HANG
+
+    async with chat_server(silent) as server:
+        policy = remote(server, tmp_path, chat_template(QWEN3), answer_sec=60.0)
+        llm, sampler = llm_of(policy, timeout=60.0)
         asking = asyncio.create_task(Chat(llm).chat("x"))
-        loop = asyncio.get_running_loop()
-        waited: asyncio.Future[None] = loop.create_future()
-        loop.call_later(0.05, waited.set_result, None)
-        await waited
-        assert llm.lost() >= 0.04
+        await asked.wait()
+        await asyncio.sleep(0.05)
+        assert llm.lost() >= 0.05
         asking.cancel()
         await sampler.abandon()
         await policy.aclose()
