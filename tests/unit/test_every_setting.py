@@ -82,7 +82,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "n_epochs": ("2", ()),
     "n_warm_envs": ("0", ()),
     "n_parallel_builds": ("1", ()),
-    "images_ahead": ("0", ()),
+    "images_ahead": ("0", ("batch_size=1",)),
     "family": ("(.)", SPLIT),
     "environment_type": ("daytona", ()),
     "environment_kwargs": (".pids_limit=99", ()),
