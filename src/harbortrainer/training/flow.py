@@ -162,13 +162,16 @@ class Flow:
     async def _start_all(self, batch: int, known: Collection[Place]) -> None:
         """Start the groups from `batch` on without `known` ones, each when the pace and a free environment allow it."""
         while size := self._groups(batch):
-            self._rollouts.expect(self._schedule.ahead(batch, 1 + self._schedule.configs[-1].images_ahead))
+            ahead = self._schedule.ahead(batch, 1 + self._schedule.configs[-1].images_ahead)
             for place in (Place(batch, problem) for problem in range(size)):
                 if place in known:
                     continue
                 while not self._may_start():
                     self._changed.clear()
                     await self._changed.wait()
+                if ahead:
+                    self._rollouts.expect(ahead)
+                    ahead = []
                 await self._start(place, self._pace.start(place))
             batch += 1
 
