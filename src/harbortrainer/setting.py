@@ -103,6 +103,7 @@ class Former:
 
 _NO_MARKS = "no trial is marked any more; leave it out"
 _CONSTANT = "its value is a constant now; leave it out"
+UNTIL_SAVED = {"family": ""}  # what a run meant whose configuration lacks a setting, where its default is another
 FORMER = {
     "max_wall_seconds": Former(0.0, "use max_wall_sec", "max_wall_sec"),
     "plan": Former(False, "use --dry-run"),
@@ -111,7 +112,6 @@ FORMER = {
     "env_outage_limit_sec": Former(900.0, "use outage_limit_sec"),
     "save_timeout_sec": Former(900.0, "use update_timeout_sec"),
     "server_silence_sec": Former(120.0, _CONSTANT),
-    "n_parallel_builds": Former(2, _CONSTANT),
     "n_parallel_starts": Former(8, _CONSTANT),
     "n_parallel_verifiers": Former(None, "use n_parallel_envs, which limits verifiers too"),
     "env_starts_per_sec": Former(0.0, _CONSTANT),

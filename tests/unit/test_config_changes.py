@@ -51,6 +51,15 @@ def test_changes_are_kept_for_the_next_process_and_hold_from_their_step_on(run: 
     )
 
 
+def test_a_run_from_before_names_made_families_keeps_its_split(run: RunDirectory) -> None:
+    saved = to_json(parse([*BASE, "eval_split=0.1"]))
+    del saved["family"]
+    write_json(run.config, saved)
+    assert parse([f"resume={run.path}"]).family == ""
+    write_json(run.config, to_json(parse([*BASE, "eval_split=0.1"])))
+    assert parse([f"resume={run.path}"]).family is None
+
+
 KEYED = ["outcome_policy.max_turns=0.25", "outcome_policy.completed=mask", "task_weights.easy=2", "judge_kwargs.n=1"]
 
 

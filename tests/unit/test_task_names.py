@@ -15,13 +15,19 @@ from tests.support.task_folder import write_task
 
 
 def test_names_in_series_share_a_family_where_most_have_one() -> None:
-    names = ["sort_easy", "sort_hard", "grep-v1", "grep-v2", "find_1_medium", "find_2_medium", "alone"]
-    assert name_families(names, None) == {
-        "sort_easy": "sort", "sort_hard": "sort", "grep-v1": "grep", "grep-v2": "grep",
-        "find_1_medium": "find", "find_2_medium": "find",
+    pairs = [f"{topic}{end}" for topic in "abcdefgh" for end in ("_easy", "_hard")]
+    names = [*pairs, "grep-v1", "grep-v2", "find_1_medium", "find_2_medium", "alone"]
+    found = name_families(names, None)
+    assert found == {name: name[0] for name in pairs} | {
+        "grep-v1": "grep", "grep-v2": "grep", "find_1_medium": "find", "find_2_medium": "find",
     }  # fmt: skip
-    assert name_families([*names, *(f"other{n}x" for n in range(9))], None) == {}
+    assert name_families([*names, *(f"other{n}x" for n in range(30))], None) == {}
     assert name_families(names, "") == {}
+
+
+@pytest.mark.parametrize("kinds", ["a", "abcdefghijkl"])
+def test_numbered_tasks_are_no_families(kinds: str) -> None:
+    assert name_families([f"{kind}-{n}" for kind in kinds for n in range(20)], None) == {}
 
 
 def test_a_pattern_names_families() -> None:

@@ -25,7 +25,7 @@ from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.run.directory import RunDirectory, find_run, open_run_directory
-from harbortrainer.setting import FORMER, Resume, settings, shown
+from harbortrainer.setting import FORMER, UNTIL_SAVED, Resume, settings, shown
 
 log = logging.getLogger("harbortrainer")
 # What the rewards of a trial depend on: one group has one setting of each.
@@ -62,7 +62,9 @@ class ConfigHistory[C: RunSettings]:
             raise UserError(f"resume={run.path}: it is a run of {command}; continue it with {run.resume}")
         if lacking := [name for name, one in self._settings.items() if one.required and name not in saved]:
             raise damaged(run.config, f"no {', '.join(lacking)}")
-        defaults = {name: one.default for name, one in self._settings.items() if not one.required}
+        defaults = {
+            name: UNTIL_SAVED.get(name, one.default) for name, one in self._settings.items() if not one.required
+        }
         self._start = _plain(defaults) | current(saved, self._settings)  # a setting may be younger than the run
         cut_torn_line(run.config_changes)
         self._records = read_lines(run.config_changes)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from harbortrainer.errors import UserError
 
 MOST = 0.5  # share of the names that have a sibling, above which a series is meant
+LARGEST, FEWEST = 8, 10  # members of a family, and families: others are numbered tasks, which names tell nothing about
 _LEVELS = "very_easy|very_hard|easy|medium|moderate|normal|hard|simple|basic|intermediate|advanced|expert"
 _SUFFIX = re.compile(rf"[-_. ](?:{_LEVELS}|v?\d{{1,6}})$", re.IGNORECASE)
 
@@ -15,7 +16,8 @@ def name_families(names: Sequence[str], pattern: str | None) -> dict[str, str]:
     """The family of each name that has one.
 
     `pattern`: its first group is the family; "" = names have none; None = the name without its level, version or
-    number, where more than MOST of all names share that with another one. Raises UserError for a wrong pattern.
+    number, where more than MOST of all names share that with another one, and at most LARGEST with each. Raises
+    UserError for a wrong pattern.
     """
     if pattern == "":
         return {}
@@ -28,7 +30,9 @@ def name_families(names: Sequence[str], pattern: str | None) -> dict[str, str]:
     stems = {name: _stem(name) for name in names}
     members = Counter(stems.values())
     found = {name: stem for name, stem in stems.items() if members[stem] > 1}
-    return found if len(found) > MOST * len(names) else {}
+    sizes = Counter(found.values())
+    series = len(found) > MOST * len(names) and len(sizes) >= FEWEST and max(sizes.values()) <= LARGEST
+    return found if series else {}
 
 
 def _stem(name: str) -> str:

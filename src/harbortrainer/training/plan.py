@@ -95,7 +95,8 @@ def make_plan(config: Config) -> RunPlan:
     pricing = pricing_of(config)
     sources = find_sources(config.tasks_dir)
     check_weights(config.task_weights, sources)
-    tasks = load_sources(sources, config.tasks_include, config.tasks_exclude, config.family)
+    family = "" if config.family is None and config.eval_tasks else config.family  # what is named is not drawn
+    tasks = load_sources(sources, config.tasks_include, config.tasks_exclude, family)
     refuse_unused(config, tasks)
     if config.hosts != "none" and all(task.venue != FOLDERS for task in tasks):
         raise UserError(f"hosts={config.hosts}: conversations run in this process, wherever hosts are; leave it out")
