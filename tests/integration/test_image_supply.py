@@ -59,7 +59,7 @@ def made_of(folder: Path, n: int) -> list[Path]:
 def remove(tasks: list[Path]) -> None:
     for reference in {images.task_reference(task / "environment") for task in tasks}:
         if images.is_here(reference):
-            engine().remove_image(reference)
+            engine().remove_image(reference, force=True)  # a killed process has left a container of it
 
 
 async def test_each_kind_of_broken_image_is_named_with_the_builders_words(tmp_path: Path) -> None:

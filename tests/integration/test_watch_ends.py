@@ -45,6 +45,20 @@ def another_user() -> list[str]:
             reads]  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def tracefs() -> Iterator[None]:
+    """Mounted where the tests look; the watcher mounts it for itself alone where it is not."""
+    if INSTANCES.is_dir():
+        yield
+        return
+    mounted = str(INSTANCES.parent)
+    subprocess.run(["mount", "-t", "tracefs", "tracefs", mounted], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", mounted], check=True)
+
+
 @pytest.fixture
 def run_id() -> Iterator[str]:
     run = a_run("watch-ends")

@@ -99,8 +99,12 @@ async def prepare_images(
     *,
     prebuilt_only: bool = False,
 ) -> int:
-    """Make the images of tasks at the same time; returns how many were lacking. Raises ImageError."""
-    made = await asyncio.gather(*(images_of(task, run_id, prebuilt_only) for task in tasks))
+    """Make the images of tasks at the same time; returns how many this process made. Raises ImageError."""
+    ended = await asyncio.gather(*(images_of(task, run_id, prebuilt_only) for task in tasks), return_exceptions=True)
+    for error in ended:
+        if isinstance(error, BaseException):
+            raise error
+    made = [images for images in ended if not isinstance(images, BaseException)]
     for task, images in zip(tasks, made, strict=True):
         for _, line in image_notes(task.name, images):
             say(line)
