@@ -8,6 +8,7 @@ from typing import Any
 
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.plugins import Brought
 
 Tensor = Any  # torch.Tensor, an extra that this package's own environment lacks
@@ -85,7 +86,7 @@ def _tensors(sequence: TrainingSequence, logprobs: Tensor) -> LossSequence:
     action_T = torch.tensor(sequence.mask_T)
     return LossSequence(
         sequence.trial_name,
-        sequence.trial_name.partition("-g")[0],  # of TrialName
+        TrialName.parse(sequence.trial_name).group_name,
         torch.cat([torch.zeros(1), logprobs]),
         torch.tensor(sequence.logprobs_T),
         torch.tensor(sequence.advantages_T),

@@ -16,7 +16,7 @@ class Place(NamedTuple):
     problem: int
 
     def __str__(self) -> str:
-        return str(TrialName("step", self.batch, self.problem, 0)).rpartition("-g")[0]
+        return TrialName("step", self.batch, self.problem, 0).group_name
 
 
 @dataclass(slots=True)

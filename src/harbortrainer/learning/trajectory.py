@@ -47,7 +47,7 @@ class TrialName:
 
     def __str__(self) -> str:
         retry = "" if self.attempt == 1 else f"-a{self.attempt}"
-        return f"{self.kind[0]}{self.step:06d}-p{self.problem:02d}-g{self.member:02d}{retry}"
+        return f"{self.group_name}-g{self.member:02d}{retry}"
 
     @property
     def first(self) -> "TrialName":
@@ -58,6 +58,11 @@ class TrialName:
     def group(self) -> tuple[BatchKind, int, int]:
         """Equal for all trials of one group."""
         return self.kind, self.step, self.problem
+
+    @property
+    def group_name(self) -> str:
+        """`s000012-p03`, the part of the name that all trials of one group share."""
+        return f"{self.kind[0]}{self.step:06d}-p{self.problem:02d}"
 
 
 class Outcome(StrEnum):

@@ -54,9 +54,10 @@ async def confirm(session: ProbeSession, findings: ProbeFindings) -> bool:
     await findings.section(sampling.GROUP, lambda: sampling.measure(session, findings))
     await session.release(session.client)
     facts = findings.facts
-    kept = facts.get("reduction") == "sum" and facts.get("can_sample") and not facts.get("wrong")
-    findings.facts.update(FACTS)
-    return bool(kept) and facts.get("prompt_logprobs") == "leading_none"
+    samples = facts.get("can_sample") and not facts.get("wrong") and facts.get("prompt_logprobs") == "leading_none"
+    kept = bool(samples) and facts.get("reduction") == "sum"
+    facts.update(FACTS)
+    return kept
 
 
 async def _sums(session: ProbeSession, findings: ProbeFindings) -> None:
