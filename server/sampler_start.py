@@ -28,6 +28,7 @@ from logs import say
 
 import sampler
 from repairs import handover
+from repairs.machine import host_bytes
 from repairs.vllm_status import read_status, trouble
 
 KEY = "VLLM_API_KEY"  # in the environment of this process, the supervisor and vLLM: in no command line
@@ -99,7 +100,7 @@ def choose(args: argparse.Namespace) -> None:
         check(args)
         weights = sum(file.stat().st_size for file in model_folder().glob("*.safetensors"))
         settings = api.app.state.engine_config.backend_config
-        needed = sampler_memory.need(config, weights, context_limit(), settings)
+        needed = sampler_memory.need(config, weights, context_limit(), settings, host_bytes())
         say(sampler_memory.settle(args, sampler_memory.memory_of(first_gpu()), needed, context_limit()))
 
 

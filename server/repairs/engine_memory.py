@@ -24,7 +24,7 @@ from skyrl.utils.log import logger
 from repairs import engine_blocks, engine_load, engine_shapes, engine_waves
 from repairs.engine_losses import settings_like
 from repairs.engine_programs import compiling, needed, programs
-from repairs.engine_room import GIB
+from repairs.machine import GIB
 
 MEASURED = 2048, 4096  # tokens
 USED = 0.9  # of what is free: a pool has holes, and small things come and go
@@ -64,6 +64,12 @@ def kept_bytes(self: Any) -> tuple[int, int]:
         if "layers" in names and "kernel" in names:
             products += (value.shape[-1] + self.config.max_lora_rank) * (layers if is_stacked_path(path) else 1)
     return attention_width(config) * item + 4 * config.num_attention_heads, max(products // layers, 1) * item
+
+
+def input_bytes(self: Any) -> int:
+    """Of a token in a layer: what the layer is given, kept for the backward pass."""
+    config = self.model_config.get_config()
+    return config.hidden_size * jnp.dtype(backend.get_dtype(config.dtype)).itemsize
 
 
 def attention_width(config: Any) -> int:
@@ -141,10 +147,12 @@ def plan(self: Any) -> dict[str, Any]:
     short, long = measured(self)
     per_token = max(long - short, 1) / (MEASURED[1] - MEASURED[0])
     first = max(short - per_token * MEASURED[0], 0.0)
-    trained = longest(USED * free, first, per_token)
     attention, products = kept_bytes(self)
-    engine_blocks.keeping = engine_blocks.Keeping(KEPT * free - first, per_token, attention, products)
-    layers = self.model_config.get_config().num_hidden_layers
+    layers, inputs, host = self.model_config.get_config().num_hidden_layers, input_bytes(self), programs.room.host()
+    trained = longest(USED * free, first, per_token)
+    with_host = min(longest(USED * free, first, per_token - layers * inputs), longest(host, 0, layers * inputs))
+    trained = max(trained, with_host)
+    engine_blocks.keeping = engine_blocks.Keeping(KEPT * free - first, per_token, attention, products, inputs, host)
     kept = longest(KEPT * free, first, per_token + layers * (attention + products))  # what keeps everything
     most = min(kept if kept >= MEASURED[0] else int((USED * free - first) / per_token), whole_pass(self))
     engine_shapes.pass_tokens = max(most, engine_shapes.SHORTEST)
@@ -154,6 +162,7 @@ def plan(self: Any) -> dict[str, Any]:
         "limit_gib": round((programs.room.limit() or 0) / GIB, 2),
         "free_gib": round(free / GIB, 2),
         "trained_tokens": trained,
+        "host_gib": round(host / GIB, 2),
         "trained_gib_per_1000": round(per_token * 1000 / GIB, 4),
         "pass_tokens": engine_shapes.pass_tokens,
         "wave_tokens": engine_waves.wave_tokens,

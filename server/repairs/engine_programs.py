@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from skyrl.utils.log import logger
 
 from repairs import engine_load
-from repairs.engine_room import GIB, Room
+from repairs.engine_room import Room
+from repairs.machine import GIB
 
 Compile = Callable[[], Any]
 Program = tuple[Hashable, str, Compile]  # key, name for people, what makes it

@@ -16,9 +16,9 @@ from skyrl.tx.utils.generator import GeneratorMixin
 
 from repairs import engine_load
 from repairs.engine_programs import Program, compiling, programs
-from repairs.engine_room import GIB
 from repairs.engine_shapes import full_rows, lengths, room_for
 from repairs.engine_waves import full_seats, seats_for
+from repairs.machine import GIB
 
 TARGETS = 6  # the place of the targets among the arguments of a pass
 

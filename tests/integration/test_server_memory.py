@@ -24,7 +24,7 @@ from repairs import engine_load, engine_programs, engine_room, engine_shapes, en
 from tests.support.engine_programs import pass_of, sample_of
 
 settings = {"max_lora_adapters": 2, "max_lora_rank": 4, "sample_max_num_sequences": 4, "train_micro_batch_size": 4}
-settings |= {"gradient_checkpointing": True, "memory_limit_gib": engine_room.resident() / engine_room.GIB + 0.6}
+settings |= {"gradient_checkpointing": True, "memory_limit_gib": engine_room.resident() / 2**30 + 0.6}
 engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings), 0)
 engine.create_model("m", types.LoraConfig(rank=4, alpha=8.0, seed=1))
 planned = engine_load.load.values["memory"]
