@@ -108,7 +108,7 @@ def choose(args: argparse.Namespace) -> None:
 def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     """vLLM's servers, kept running until the block ends; None with the JAX sampler. Exits with one line if it cannot.
 
-    `marker`: the file that the engine makes when it has taken its memory; on a shared GPU vLLM starts after it.
+    `marker`: the file that the engine makes when it has taken its memory; on a shared GPU vLLM takes its own after it.
     """
     from skyrl.tinker import api
 

@@ -25,6 +25,7 @@ from repairs.engine_lora import PRODUCT
 
 TOKENS = 8192  # of a block of a feed-forward layer: enough to fill a GPU
 QUERIES = 512  # of a block of attention
+LEAST = 1 << 30  # bytes worth keeping
 stock_attention = attention_module.dot_product_attention
 stock_layers = StackedDecoderLayers.__call__
 
@@ -91,6 +92,14 @@ class Keeping(NamedTuple):
 
 
 keeping = Keeping()  # engine_memory sets it
+
+
+def keep_less() -> bool:
+    """For passes that are traced from now on; False: they keep nothing that they need not already."""
+    global keeping
+    found = keeping.free > 0
+    keeping = keeping._replace(free=keeping.free / 4 if keeping.free > 4 * LEAST else 0.0)
+    return found
 
 
 def is_attention(prim: Any, *_: Any, **_params: Any) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from skyrl.backends import jax as backend
 from skyrl.tx.utils.models import is_stacked_path
 from skyrl.utils.log import logger
@@ -26,6 +27,7 @@ from repairs.engine_losses import settings_like
 from repairs.engine_programs import compiling, needed, programs
 from repairs.machine import GIB
 
+TAKEN_FILE = "SKYRL_TX_TAKEN_FILE"  # in the environment: what mark_taken makes
 MEASURED = 2048, 4096  # tokens
 USED = 0.9  # of what is free: a pool has holes, and small things come and go
 KEPT = 0.72  # of what is free, with what passes keep besides
@@ -173,6 +175,7 @@ def plan(self: Any) -> dict[str, Any]:
 def planning(stock_init: Any) -> Any:
     def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
         """Wraps JaxBackendImpl.__init__."""
+        mark_taken()
         stock_init(self, base_model, config, process_id)
         if not config.enforce_eager:
             found = plan(self)
@@ -182,5 +185,35 @@ def planning(stock_init: Any) -> Any:
     return init
 
 
+def mark_taken() -> None:
+    """Tells the server that JAX has taken its share of a GPU, as it does at the beginning: vLLM may take its own."""
+    file = os.environ.get(TAKEN_FILE)
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if file and stats.get("pool_bytes", 0) >= stats.get("bytes_limit", 1):
+        Path(file).touch()
+
+
+def compact(model: Any) -> None:
+    """Takes the weights out of a GPU's memory and puts them back: loading leaves them with holes between."""
+    state = nnx.state(model)
+    arrays, tree = jax.tree.flatten(state)
+    if sum(array.nbytes for array in arrays) > programs.room.host():
+        return
+    places, values = [array.sharding for array in arrays], jax.device_get(arrays)
+    for array in arrays:
+        array.delete()
+    nnx.update(model, jax.tree.unflatten(tree, list(map(jax.device_put, values, places))))
+
+
+def compacting(stock_load: Any) -> Any:
+    def load(checkpoint_dir: Any, config: Any, model: Any) -> None:
+        """Wraps load_safetensors for the base model."""
+        stock_load(checkpoint_dir, config, model)
+        compact(model)
+
+    return load
+
+
 def apply() -> None:
+    backend.load_safetensors = compacting(backend.load_safetensors)
     backend.JaxBackendImpl.__init__ = planning(backend.JaxBackendImpl.__init__)

@@ -29,6 +29,11 @@ class TooLarge(ValueError):
     """A program that does not fit into the memory; nothing has been computed."""
 
 
+def is_full(error: Exception) -> bool:
+    """Whether the memory was too small, found out before or while a program ran."""
+    return isinstance(error, TooLarge) or FULL in str(error)
+
+
 def needed(compiled: Any) -> int:
     """Bytes beside the arguments: scratch memory and results."""
     found = compiled.memory_analysis()

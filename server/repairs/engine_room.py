@@ -24,10 +24,12 @@ class Room:
         )
 
     def free(self) -> int | None:
-        """Bytes of the limit that are not taken now; None = unknown."""
+        """Bytes of the limit that are not taken now; None = unknown. Of a GPU: those in one piece, for a program."""
         stats = jax.local_devices()[0].memory_stats() or {}
         if "bytes_limit" in stats:
-            return stats["bytes_limit"] - stats["bytes_in_use"]
+            free = stats["bytes_limit"] - stats["bytes_in_use"]
+            outside = stats["bytes_limit"] - stats.get("pool_bytes", 0)
+            return min(free, stats.get("largest_free_block_bytes", free) + outside)
         found = [limit - used for limit, used in cgroups()]
         if self.limit_bytes:
             found.append(self.limit_bytes - resident())
