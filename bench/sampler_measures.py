@@ -129,11 +129,13 @@ class Bench:
 
     async def wide(self) -> dict[str, Any]:
         """Twice as many prompts of a quarter of the length."""
-        sizes, found = self.sizes, []
+        sizes, found, answers = self.sizes, [], []
         for _ in range(self.warm + 1):
             prompts = [self._prompt(sizes.tokens // 4) for _ in range(2 * sizes.prompts)]
-            found.append((await self._together(prompts))[0])
-        return {"wide_sec": found[-1], "wide_all_sec": rounded(found)}
+            took, answers, _ = await self._together(prompts)
+            found.append(took)
+        rate = sum(len(answer.tokens) for answer in answers) / found[-1]
+        return {"wide_sec": found[-1], "wide_all_sec": rounded(found), "wide_tokens_per_sec": rate}
 
     async def trials(self) -> dict[str, Any]:
         """`turn_ends_sec`: when the last trial has ended its turn 1, 2, ...: comparable with a run of fewer turns.

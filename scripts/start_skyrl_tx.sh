@@ -26,7 +26,8 @@
 #                            SKYRL_TX_STATE/api_key; set SKYRL_TX_API_KEY to it where you train
 #   SAMPLER                  vllm = samples are computed by vLLM (scripts/setup.sh --sampler installs it), jax = by the trainer's engine;
 #                            default: vllm where it is installed, can sample the model and fits beside the trainer on one GPU. Then also:
-#   VLLM_GPUS=1,2            GPUs of vLLM, a replica on each, none of them the trainer's; empty: it shares the trainer's first
+#   VLLM_GPUS=1,2            GPUs of vLLM, a replica on each; the trainer has the others, and shares where there are too few;
+#                            empty: vLLM shares the trainer's first
 #   VLLM_MEM                 share of a GPU for vLLM; computed where shared, else 0.9
 #   VLLM_MAX_DEATHS=3        ends in ten minutes after which vLLM stays away; VLLM_FLAGS: more flags for it, one string
 #   VLLM_HANG_SEC            seconds without a token, with a request waiting, after which vLLM is started again; 300, CPU 1800

@@ -34,8 +34,10 @@ class Need(NamedTuple):
 def need(config: Mapping[str, Any], weights: int, context: int, settings: Mapping[str, Any], host: float) -> Need:
     """`config`: config.json; `weights`: bytes; `settings`: of the JAX backend; `host`: as of host_bytes.
 
-    What layers are given waits in the host's memory where that has room for it (repairs/engine_blocks).
+    What layers are given waits in the host's memory where that has room for it (repairs/engine_blocks). Weights and
+    adapters are spread over the GPUs of tensor parallelism, passes are counted as if they were not.
     """
+    spread = settings.get("tensor_parallel_size", 1)
     item = 4 if (config.get("dtype") or config.get("torch_dtype") or "float32") == "float32" else 2
     layers, hidden, heads = (config[name] for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     size = config.get("head_dim") or hidden // heads
@@ -46,8 +48,10 @@ def need(config: Mapping[str, Any], weights: int, context: int, settings: Mappin
     one_pass = context * hidden * item * (kept + STATES) / USED
     sequence = context * 2 * layers * kv_heads * size * item
     seats = settings.get("sample_max_num_sequences", 0) or 1
-    loading = LOADING * weights
-    return Need(loading, max(loading, weights + adapters + one_pass), weights + GRAPHS + sequence, seats * sequence)
+    loading = LOADING * weights / spread
+    return Need(
+        loading, max(loading, (weights + adapters) / spread + one_pass), weights + GRAPHS + sequence, seats * sequence
+    )
 
 
 def shares(total: int, needed: Need, trainer: float = 0.0, vllm: float = 0.0) -> tuple[float, float]:
