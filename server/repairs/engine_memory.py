@@ -188,6 +188,7 @@ def planning(stock_init: Any) -> Any:
 def mark_taken() -> None:
     """Tells the server that JAX has taken its share of a GPU, as it does at the beginning: vLLM may take its own."""
     file = os.environ.get(TAKEN_FILE)
+    jax.block_until_ready(jnp.zeros(()))  # the first array makes the pool
     stats = jax.local_devices()[0].memory_stats() or {}
     if file and stats.get("pool_bytes", 0) >= stats.get("bytes_limit", 1):
         Path(file).touch()
