@@ -1,12 +1,14 @@
 """Programs of longer prompts and datums are compiled before a call needs them, in a thread of its own.
 
 Upstream: skyrl/backends/jax.py compiles within the call: one long trial holds up the whole step for its program.
-Here, with `warm_up_tokens`, the first pass of each kind and the first wave have the programs of all other lengths up to
-that one compiled as well; scoring passes only for runs that score. A call that needs the program which is compiled just
-then waits for it; one that waits in the queue is compiled by the call.
+Here the first pass of each kind and the first wave have the programs of all other lengths up to `warm_up_tokens`
+compiled as well; scoring passes only for runs that score. On a GPU waves are compiled from the start on, and
+`warm_up_tokens` is set. A call that needs the program which is compiled just then waits for it; one that waits in the
+queue is compiled by the call.
 """
 
 # pyright: reportMissingImports=false
+import os
 from typing import Any
 
 import jax
@@ -14,12 +16,13 @@ from pydantic import Field
 from skyrl.backends import jax as backend
 from skyrl.tx.utils.generator import GeneratorMixin
 
-from repairs import engine_load
 from repairs.engine_programs import Program, compiling, programs
 from repairs.engine_room import GIB
-from repairs.engine_shapes import full_rows, lengths, room_for
-from repairs.engine_waves import full_seats, seats_for
+from repairs.engine_seats import PLAIN, Seats, flags_of
+from repairs.engine_shapes import full_rows, lengths
+from repairs.handover import FOLDER
 
+ON_GPU = 8192  # tokens up to which it is compiled ahead there, from the start on
 TARGETS = 6  # the place of the targets among the arguments of a pass
 
 
@@ -45,7 +48,7 @@ def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:
 
     def longer(params: Any, batch: Any) -> list[Program]:
         found, specs = [], jax.tree.map(spec, params)
-        for length in lengths(programs.limit):
+        for length in reversed(lengths(programs.limit)):  # the longest take longest
             rows = full_rows(length, programs.micro_batch or batch[0].shape[0])
             found.append(program(rows, length, *specs, *specs_of(batch, rows, length)))
         return found
@@ -63,40 +66,29 @@ def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:
     return run
 
 
-def planned_waves(jitted: Any) -> Any:
-    longest = 0  # answer limit of the waves whose programs were compiled ahead
+def planned_chunks(stock_chunk: Any) -> Any:
+    begun: set[Any] = set()  # settings for which programs were compiled ahead
 
-    def program(model: Any, ids: Any, mask: Any, room: int, new: int, rest: Any, flags: Any) -> Program:
-        name = f"a sampling wave of {engine_load.wave_shape(ids.shape, new)}"
-        compile_it = compiling(jitted, ids.sharding.mesh, model, ids, mask, room, new, *rest, **flags)
-        return (*ids.shape, room, new, *settings_of(rest), *flags.values()), name, compile_it
+    def chunk(self: Any) -> Any:
+        """Wraps Seats._chunk: the first one with its settings starts those of all other rooms and prompts."""
+        flags = flags_of(self.taken)
+        ended = stock_chunk(self)
+        if programs.limit and flags not in begun:
+            begun.add(flags)
+            programs.add(self.ahead(flags, programs.limit, few=jax.default_backend() != "gpu"))
+        return ended
 
-    def longer(model: Any, ids: Any, mask: Any, new: int, rest: Any, flags: Any) -> list[Program]:
-        found, model = [], jax.tree.map(spec, model)
-        for length in lengths(programs.limit):
-            room = room_for(length + new)
-            full = full_seats(room, programs.seats or ids.shape[0])
-            for rows in dict.fromkeys((full, seats_for(1, full))):
-                tables = specs_of((ids, mask), rows, length)
-                found.append(program(model, tables[0], tables[1], room, new, rows_of(rest, rows), flags))
-        return found
+    return chunk
 
-    def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *rest: Any, **flags: bool) -> Any:
-        """Wraps GeneratorMixin._prefill_and_decode. Started by the longest answers so far."""
-        nonlocal longest
-        own = program(model, ids, mask, room, new, rest, flags)
-        compiled = programs.get(*own)
-        more: list[Program] = []
-        if programs.first(own[0]) and programs.limit and new > longest:
-            longest, more = new, longer(model, ids, mask, new, rest, flags)
-        if ids.sharding.mesh.size == 1:
-            result = compiled(model, ids, mask, *arrays_of(rest))
-        else:
-            result = jitted(model, ids, mask, room, new, *rest, **flags)
-        programs.add(more)
-        return result
 
-    return run
+def started(stock_init: Any) -> Any:
+    def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
+        """Wraps JaxBackendImpl.__init__: on a GPU sampling waves are compiled before anybody asks for one."""
+        stock_init(self, base_model, config, process_id)
+        if programs.limit and jax.default_backend() == "gpu" and self.mesh.size == 1 and not os.environ.get(FOLDER):
+            programs.add(self.seats.ahead(PLAIN, programs.limit, few=False))
+
+    return init
 
 
 def planned_scores(jitted: Any) -> Any:
@@ -109,7 +101,7 @@ def planned_scores(jitted: Any) -> Any:
 
     def longer(model: Any, ids: Any, mask: Any, rest: Any) -> list[Program]:
         found, model = [], jax.tree.map(spec, model)
-        for length in lengths(programs.limit):
+        for length in reversed(lengths(programs.limit)):
             rows = full_rows(length, programs.seats or ids.shape[0])
             tables = specs_of((ids, mask), rows, length)
             found.append(program(model, tables[0], tables[1], rows_of(rest, rows)))
@@ -154,7 +146,9 @@ def with_programs(stock_create: Any) -> Any:
             return
         programs.clear()
         programs.room.limit_bytes = int(self.config.memory_limit_gib * GIB)
-        programs.limit, programs.micro_batch = self.config.warm_up_tokens, max(0, self.config.train_micro_batch_size)
+        limit = self.config.warm_up_tokens
+        programs.limit = limit if limit >= 0 else ON_GPU if jax.default_backend() == "gpu" else 0
+        programs.micro_batch = max(0, self.config.train_micro_batch_size)
         programs.seats = max(0, self.config.sample_max_num_sequences)
         self.training_pass = self._forward_backward_and_accumulate
         self._forward_backward_and_accumulate = planned_pass(self.training_pass, self.mesh, "training")
@@ -165,10 +159,12 @@ def with_programs(stock_create: Any) -> Any:
 
 def apply() -> None:
     class BackendConfig(backend.JaxBackendConfig):
-        warm_up_tokens: int = Field(default=0, ge=0, description="Lengths up to which programs are compiled ahead")
+        warm_up_tokens: int = Field(
+            default=-1, ge=-1, description="Lengths up to which programs are compiled ahead; -1: 8192 on a GPU, else 0"
+        )
         memory_limit_gib: float = Field(default=0, ge=0, description="Memory of the engine on a CPU; 0: the cgroup's")
 
     backend.JaxBackendConfig = BackendConfig
     backend.JaxBackendImpl._create_loss_and_grad_fn = with_programs(backend.JaxBackendImpl._create_loss_and_grad_fn)
-    GeneratorMixin._prefill_and_decode = staticmethod(planned_waves(GeneratorMixin._prefill_and_decode))
+    Seats._chunk = planned_chunks(Seats._chunk)
     GeneratorMixin._score = staticmethod(planned_scores(GeneratorMixin._score))
