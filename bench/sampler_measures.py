@@ -30,7 +30,7 @@ PUBLISHING += ("load_seconds", "unpack_seconds")
 class Sizes:
     """Numbers of prompts and tokens; `grow`: tokens by which a trial's prompt grows each turn, answer included.
 
-    `pause_ms`: most that a trial does between two turns; its answers then have any number of tokens up to `answer`.
+    `pause_ms`: most that a trial does between two turns; its answers then end at any token, mostly before `answer`.
     """
 
     prompts: int = 32
@@ -169,14 +169,14 @@ class Bench:
         sizes, at_first = self.sizes, await self.compile_sec()
         ends, compiled, waits, left = [], [], [], [sizes.trials] * turns
         began, sampled = time.monotonic(), []
+        stop = self._words[: 2 * len(self._words) // sizes.answer] if sizes.pause_ms else ()
         self.reached = {"turn_ends_sec": ends, "turn_compiled_sec": compiled}
 
         async def trial() -> None:
             prompt = self._prompt(sizes.first)
             for turn in range(turns):
                 asked = time.monotonic()
-                short = self._random.randint(1, sizes.answer) if sizes.pause_ms else None
-                answer = await self._sample(prompt, short)
+                answer = await self._sample(prompt, stop=stop)
                 waits.append(time.monotonic() - asked)
                 left[turn] -= 1
                 if not left[turn]:
@@ -282,8 +282,8 @@ class Bench:
     def _prompt(self, tokens: int) -> list[int]:
         return self._random.choices(self._words, k=max(1, tokens))
 
-    async def _sample(self, prompt: list[int], tokens: int | None = None) -> Answer:
-        params = tinker.SamplingParams(max_tokens=tokens or self.sizes.answer, temperature=1.0, stop=[])
+    async def _sample(self, prompt: list[int], tokens: int | None = None, stop: Sequence[int] = ()) -> Answer:
+        params = tinker.SamplingParams(max_tokens=tokens or self.sizes.answer, temperature=1.0, stop=list(stop))
         answer = (await self.sampler.sample(tinker.ModelInput.from_ints(prompt), 1, params)).sequences[0]
         if answer.logprobs is None:
             raise ValueError("a sample without log-probabilities")

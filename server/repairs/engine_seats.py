@@ -27,7 +27,7 @@ from skyrl.tx.utils.generator import find_string_stop_position
 from repairs import engine_load
 from repairs.engine_decode import CHUNK, Decoder, Flags, State
 from repairs.engine_programs import Program, TooLarge
-from repairs.engine_shapes import lengths, power_of_two, prompt_length
+from repairs.engine_shapes import SHORTEST, lengths, power_of_two, prompt_length
 from repairs.handover import DAMAGED
 
 PLAIN: Flags = (4, 0, False)  # of samples without special settings
@@ -37,7 +37,8 @@ CHUNK_SEC = 0.5  # that a chunk shall take
 QUARTER = 4
 EIGHT = 8  # seats come in eights where fewer fit than may be
 COARSE = 8192  # tokens up to which rooms and prompts are powers of two
-SMALLEST = {"gpu": (512, 4096)}  # prompt and room, tokens; cuDNN reads no more of a room than is filled
+SHORT, SMALL = 512, 4096  # tokens of the least prompt and room on a GPU: cuDNN reads no more than is filled
+ROOM_STEP = 64  # tokens; elsewhere all of a room is read, and it is that of prompt and answer
 FILLING = 2  # of the prompts that are computed, copies of keys and values beside those of the seats
 fill_tokens = 1024  # of the prompts that are computed together; engine_memory sets it
 state_tokens = 0  # in whose room fit the states of linear attention of a sequence; engine_memory sets it
@@ -59,8 +60,8 @@ class Row:
     reason: str = ""
 
     @property
-    def most(self) -> int:
-        return len(self.prompt) + self.params.max_tokens
+    def room(self) -> int:
+        return room_of(len(self.prompt), self.params.max_tokens)
 
     @property
     def left(self) -> int:
@@ -88,18 +89,24 @@ class Row:
         return types.GeneratedSequence(stop_reason=self.reason, tokens=self.tokens, logprobs=self.logprobs)
 
 
+def on_gpu() -> bool:
+    return jax.default_backend() == "gpu"
+
+
 def rounded(tokens: int) -> int:
     return power_of_two(tokens) if tokens <= COARSE else prompt_length(tokens)
 
 
 def length_of(tokens: int) -> int:
     """To how many tokens a prompt is filled up."""
-    return max(SMALLEST.get(jax.default_backend(), (128, 256))[0], rounded(tokens))
+    return max(SHORT if on_gpu() else SHORTEST, rounded(tokens))
 
 
-def room_of(tokens: int) -> int:
-    """Of a seat for so many tokens."""
-    return max(SMALLEST.get(jax.default_backend(), (128, 256))[1], rounded(tokens))
+def room_of(prompt: int, new: int) -> int:
+    """Of a seat for a prompt and an answer of so many tokens."""
+    if on_gpu():
+        return max(SMALL, rounded(prompt + new))
+    return -(-(length_of(prompt) + new) // ROOM_STEP) * ROOM_STEP
 
 
 def full_seats(room: int, most: int) -> int:
@@ -183,7 +190,7 @@ class Seats:
         most = most if most > 0 else power_of_two(len(taken) + len(self.queue))
         while self.queue:
             row, others = self.queue[0], [*taken, *new]
-            room = room_of(max(one.most for one in [*others, row]))
+            room = max(one.room for one in [*others, row])
             if len(others) >= full_seats(room, most):
                 break
             try:
@@ -203,7 +210,7 @@ class Seats:
 
     def _arrange(self, rows: list[Row], most: int) -> None:
         """Has as many seats, with as much room, as these rows need. Seats that are enough stay as they are."""
-        room = room_of(max(row.most for row in rows))
+        room = max(row.room for row in rows)
         if self.state and len(rows) <= len(self.rows) and room <= self.room:
             return
         full, flags = full_seats(room, most), flags_of(rows)
@@ -281,14 +288,14 @@ class Seats:
             self._leave()
         return ended
 
-    def ahead(self, flags: Flags, limit: int, few: bool = True) -> list[Program]:
-        """Programs for at most `limit` tokens of prompt and answer; `few`: also those of a quarter of the seats."""
+    def ahead(self, flags: Flags, limit: int, new: int = 0) -> list[Program]:
+        """Programs for prompts of at most `limit` tokens and answers of `new`; 0: together at most `limit`."""
         found: list[Program] = []
         most = self.backend.config.sample_max_num_sequences or len(self.rows) or 1
         prompts = sorted({length_of(length) for length in lengths(limit)})
-        for room in sorted({room_of(length) for length in lengths(limit)}):
+        for room in sorted({room_of(length, new) for length in lengths(limit)}):
             full = full_seats(room, most)
-            for count in dict.fromkeys((full, *[-(-full // QUARTER)] * few)):
+            for count in (full,) if on_gpu() else dict.fromkeys((full, -(-full // QUARTER))):
                 shapes = [(fill_rows(one, most), one) for one in prompts if one <= room]
                 found += self.decoder.ahead(flags, count, room, shapes)
         return found

@@ -18,7 +18,7 @@ from skyrl.tx.utils.generator import GeneratorMixin
 
 from repairs.engine_programs import Program, compiling, programs
 from repairs.engine_room import GIB
-from repairs.engine_seats import PLAIN, Seats, flags_of
+from repairs.engine_seats import PLAIN, Seats, flags_of, on_gpu
 from repairs.engine_shapes import full_rows, lengths
 from repairs.handover import FOLDER
 
@@ -67,15 +67,15 @@ def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:
 
 
 def planned_chunks(stock_chunk: Any) -> Any:
-    begun: set[Any] = set()  # settings for which programs were compiled ahead
+    begun: dict[Any, int] = {}  # by settings, the answer limit with which programs were compiled ahead
 
     def chunk(self: Any) -> Any:
-        """Wraps Seats._chunk: the first one with its settings starts those of all other rooms and prompts."""
-        flags = flags_of(self.taken)
+        """Wraps Seats._chunk: the longest answers so far start the programs of all other prompts."""
+        flags, new = flags_of(self.taken), 0 if on_gpu() else max(row.params.max_tokens for row in self.taken)
         ended = stock_chunk(self)
-        if programs.limit and flags not in begun:
-            begun.add(flags)
-            programs.add(self.ahead(flags, programs.limit, few=jax.default_backend() != "gpu"))
+        if programs.limit and new > begun.get(flags, -1):
+            begun[flags] = new
+            programs.add(self.ahead(flags, programs.limit, new))
         return ended
 
     return chunk
@@ -85,8 +85,8 @@ def started(stock_init: Any) -> Any:
     def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
         """Wraps JaxBackendImpl.__init__: on a GPU sampling waves are compiled before anybody asks for one."""
         stock_init(self, base_model, config, process_id)
-        if programs.limit and jax.default_backend() == "gpu" and self.mesh.size == 1 and not os.environ.get(FOLDER):
-            programs.add(self.seats.ahead(PLAIN, programs.limit, few=False))
+        if programs.limit and on_gpu() and self.mesh.size == 1 and not os.environ.get(FOLDER):
+            programs.add(self.seats.ahead(PLAIN, programs.limit))
 
     return init
 
@@ -147,7 +147,7 @@ def with_programs(stock_create: Any) -> Any:
         programs.clear()
         programs.room.limit_bytes = int(self.config.memory_limit_gib * GIB)
         limit = self.config.warm_up_tokens
-        programs.limit = limit if limit >= 0 else ON_GPU if jax.default_backend() == "gpu" else 0
+        programs.limit = limit if limit >= 0 else ON_GPU if on_gpu() else 0
         programs.micro_batch = max(0, self.config.train_micro_batch_size)
         programs.seats = max(0, self.config.sample_max_num_sequences)
         self.training_pass = self._forward_backward_and_accumulate
