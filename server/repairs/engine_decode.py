@@ -134,10 +134,11 @@ def moved(value: jax.Array, seats: jax.Array, room: int) -> jax.Array:
     return jnp.pad(value, [(0, 0), (0, more), *[(0, 0)] * (value.ndim - 2)]) if more else value
 
 
-def spec(value: Any) -> jax.ShapeDtypeStruct:
+def spec(value: Any, shape: tuple[int, ...] | None = None) -> jax.ShapeDtypeStruct:
     """What a program is compiled for, in the place of an array."""
-    sharding = value.sharding if getattr(value, "committed", False) else None
-    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+    sharding = value.sharding if getattr(value, "committed", True) else None
+    weak = getattr(value, "weak_type", False)  # random keys have neither
+    return jax.ShapeDtypeStruct(shape or value.shape, value.dtype, sharding=sharding, weak_type=weak)
 
 
 class Decoder:

@@ -39,12 +39,12 @@ def needed(compiled: Any) -> int:
 class Programs:
     """Those in the queue of a thread that compiles ahead, compiled now, made, ready to be called, or refused.
 
-    `limit`: tokens up to which they are compiled ahead; 0: none. `micro_batch`, `seats`: rows of full passes and waves;
-    0: as the first has.
+    `limit`: tokens up to which they are compiled ahead; 0: none. `hinted`: those of lengths that were sampled are.
+    `micro_batch`, `seats`: rows of full passes and waves; 0: as the first has.
     """
 
     def __init__(self) -> None:
-        self.limit, self.micro_batch, self.seats = 0, 0, 0
+        self.limit, self.hinted, self.micro_batch, self.seats = 0, False, 0, 0
         self.room = Room()
         self._changed = threading.Condition()
         self._queue: dict[Hashable, tuple[str, Compile]] = {}
