@@ -3,9 +3,9 @@
 Upstream: skyrl/backends/jax.py bounds passes and waves by their number of sequences, whatever their length; what does
 not fit is found out when it is computed.
 Here two short training passes are compiled and their scratch memory is extended to longer ones: layers, attention and
-logits are computed in blocks (engine_blocks), so that it grows with the tokens. A wave needs its keys and values, twice
-while it is filled, and each sequence the states of linear attention. Where a program turns out larger, engine_programs
-refuses it and smaller ones are computed.
+logits are computed in blocks (engine_blocks), so that it grows with the tokens. Seats need their keys and values, those
+of the prompts that are computed twice more, and each sequence the states of linear attention. Where a program turns out
+larger, engine_programs refuses it and smaller ones are computed.
 """
 
 # pyright: reportMissingImports=false
@@ -22,7 +22,7 @@ from skyrl.backends import jax as backend
 from skyrl.tx.utils.models import is_stacked_path
 from skyrl.utils.log import logger
 
-from repairs import engine_blocks, engine_load, engine_shapes, engine_waves
+from repairs import engine_blocks, engine_load, engine_seats, engine_shapes
 from repairs.engine_losses import settings_like
 from repairs.engine_programs import compiling, needed, programs
 from repairs.machine import GIB
@@ -34,8 +34,8 @@ KEPT = 0.72  # of what is free, with what passes keep besides
 ADAM = 4  # copies of an adapter in float32 besides its weights: two moments, a gradient, and one that is added to it
 LARGE = 2_000_000_000  # weights from which on PASS tokens are enough
 MOST_PASS = 1 << 16  # tokens
+ENOUGH = 8  # prompts that come by and by are computed in parts of a whole pass
 MOST = 1 << 20  # tokens; no model has a longer context
-FILLING = 2.0  # keys and values of a wave while it is filled, in copies
 
 
 def scratch(self: Any, tokens: int) -> int:
@@ -158,8 +158,9 @@ def plan(self: Any) -> dict[str, Any]:
     kept = longest(KEPT * free, first, per_token + layers * (attention + products))  # what keeps everything
     most = min(kept if kept >= MEASURED[0] else int((USED * free - first) / per_token), whole_pass(self))
     engine_shapes.pass_tokens = max(most, engine_shapes.SHORTEST)
-    engine_waves.state_tokens = -(-state_bytes(self) // wave_bytes(self))
-    engine_waves.wave_tokens = max(1, int(USED * free / (FILLING * wave_bytes(self))))
+    engine_seats.fill_tokens = whole_pass(self) // ENOUGH
+    engine_seats.state_tokens = -(-state_bytes(self) // wave_bytes(self))
+    engine_seats.wave_tokens = max(1, int(USED * free / wave_bytes(self)))
     return {
         "limit_gib": round((programs.room.limit() or 0) / GIB, 2),
         "free_gib": round(free / GIB, 2),
@@ -167,7 +168,7 @@ def plan(self: Any) -> dict[str, Any]:
         "host_gib": round(host / GIB, 2),
         "trained_gib_per_1000": round(per_token * 1000 / GIB, 4),
         "pass_tokens": engine_shapes.pass_tokens,
-        "wave_tokens": engine_waves.wave_tokens,
+        "wave_tokens": engine_seats.wave_tokens,
         "seats": max(0, self.config.sample_max_num_sequences),
     }
 

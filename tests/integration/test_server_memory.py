@@ -20,7 +20,7 @@ import repairs
 repairs.apply("engine", repairs.NAMES)
 from skyrl.backends import jax as backend
 from skyrl.tinker import types
-from repairs import engine_load, engine_programs, engine_room, engine_shapes, engine_waves
+from repairs import engine_load, engine_programs, engine_room, engine_seats, engine_shapes
 from tests.support.engine_programs import pass_of, sample_of
 
 settings = {"max_lora_adapters": 2, "max_lora_rank": 4, "sample_max_num_sequences": 4, "train_micro_batch_size": 4}
@@ -42,7 +42,7 @@ long = pass_of(types, planned["trained_tokens"] * 8)
 refused = [attempt(lambda: engine.forward_backward(long)), compiled()]
 refused += [attempt(lambda: engine.forward_backward(long)), compiled()]
 engine_programs.programs.room.free = lambda: 60 << 20  # bytes: less than what was planned with
-engine_shapes.pass_tokens, engine_waves.wave_tokens = 8192, 1 << 30
+engine_shapes.pass_tokens, engine_seats.wave_tokens = 8192, 1 << 30
 several = engine.forward_backward(pass_of(types, *[500] * 4))["r"]
 scored = engine.sample(sample_of(types, *[500] * 4, scored=True))["r"]
 found = {"planned": planned, "refused": refused, "datums": len(several.loss_fn_outputs)}

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +263,7 @@ class _Stuck(Bench):
     async def _sampler_state(self) -> dict[str, Any]:
         return {}
 
-    async def _sample(self, prompt: list[int], tokens: int | None = None) -> Answer:
+    async def _sample(self, prompt: list[int], tokens: int | None = None, stop: Sequence[int] = ()) -> Answer:
         await asyncio.sleep(0.01)  # as long as a fast sample
         self.answers -= 1
         if self.answers < 0:
