@@ -160,7 +160,7 @@ def settings_of(rest: Any) -> list[Any]:
 
 def rows_of(rest: Any, rows: int) -> list[Any]:
     """Arguments that have an entry for each row, with other rows; flags as they are."""
-    return [spec(value, (rows, *value.shape[1:])) if isinstance(value, jax.Array) else value for value in rest]
+    return [spec(value, (rows, *value.shape[1:])) if isinstance(value, (jax.Array, jax.ShapeDtypeStruct)) else value for value in rest]
 
 
 def with_programs(stock_create: Any) -> Any:
