@@ -76,7 +76,9 @@ class Programs:
         with self._changed:
             self._queue.pop(key, None)
             if self._now == key:
+                engine_load.load.note(compiling=name, compiling_since=time.time())
                 self._changed.wait_for(lambda: self._now != key)
+                engine_load.load.note(compiling=None, compiling_since=None)
                 engine_load.load.add(compile_seconds=time.monotonic() - began)
         if key in self._refused:
             raise TooLarge(self._refused[key])

@@ -3,22 +3,28 @@
 Upstream: skyrl/tinker/engine.py, TinkerEngine.process_batch_requests answers a wave of samples when the last of them
 has ended; whoever asks meanwhile waits, though seats are free.
 Here a round of the engine's loop gives free seats to those who wait and samples a chunk. All other work waits until
-nobody sits: it may need the memory, and weights that are sampled must not change.
+nobody sits: it may need the memory, and weights that are sampled must not change. Samples of a client that is silent
+give way to those of others, and are dropped when its session is over.
 """
 
 # pyright: reportMissingImports=false
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from skyrl.backends.jax import JaxBackendImpl
 from skyrl.tinker import types
+from skyrl.tinker.db_models import FutureDB, RequestStatus, SamplingSessionDB, SessionDB
 from skyrl.tinker.engine import TinkerEngine, prepare_sample_batch
 from skyrl.utils.log import logger
+from sqlmodel import col, func, or_, select
 
 from repairs.engine_finite_samples import NOT_FINITE, is_finite
 from repairs.engine_requests import FAILURES
 from repairs.engine_seats import Row, rows_of
 
+SILENT_SEC = 25.0  # the SDK's heartbeats come every 10 s
+GONE = types.ErrorResponse(error="the client of this request has gone", status="failed")
 Requests = dict[str, tuple[str, Any]]
 stock_process = TinkerEngine.process_batch_requests
 stock_single = TinkerEngine.process_single_requests
@@ -31,6 +37,7 @@ class Sampling:
     def __init__(self, engine: Any) -> None:
         self.engine, self.seats = engine, engine.backend.seats
         self._rows: dict[str, list[Row]] = {}
+        self._silent: set[str] = set()  # requests whose clients were not heard of
 
     @property
     def busy(self) -> bool:
@@ -38,9 +45,9 @@ class Sampling:
 
     @property
     def inflight_ids(self) -> set[str]:
-        return set(self._rows)
+        return {*self._rows, *self._silent}
 
-    def wants_more(self) -> bool:
+    def _wants_more(self) -> bool:
         """Whether fewer wait than there may be seats."""
         return len(self.seats.queue) < max(1, self.engine.backend.config.sample_max_num_sequences)
 
@@ -58,12 +65,36 @@ class Sampling:
         except FAILURES as error:
             self._alone(error)
             return
-        self._answer({row.key: row.error for row in ended})
+        errors = {row.key: row.error for row in ended if row.error}
+        self._answer({row.key: None for row in ended} | errors)
 
     def drain(self, reason: str = "") -> None:
-        """Until nobody sits or waits."""
+        """Until nobody sits. Who has not begun, or whose client is silent, will be found again."""
+        self._release([key for key, rows in self._rows.items() if not self.seats.has_begun(rows)])
+        self._release(self._silent)
         while self.busy:
             self.round()
+
+    def _release(self, keys: Iterable[str]) -> None:
+        for key in list(keys):
+            if self._rows.pop(key, None):
+                self.seats.drop(key)
+
+    def find(self, session: Any) -> Requests:
+        """Who waits, of the clients that are there; of others where nobody else asks."""
+        over, self._silent = left(session)
+        self._release(over)
+        if over:
+            self.engine._complete_futures(dict.fromkeys(over, GONE))
+        if not self._wants_more() and self._silent.isdisjoint(self._rows):
+            return {}
+        found = stock_find(self.engine, session)
+        if found:
+            self._release(self._silent)
+        elif not self._rows and self._silent:
+            self._silent = set()
+            found = stock_find(self.engine, session)
+        return found if self._wants_more() else {}
 
     def _answer(self, ended: dict[str, Exception | None]) -> None:
         """Requests that have no row left to sample, or one that failed."""
@@ -94,6 +125,22 @@ class Sampling:
             except FAILURES as own:
                 logger.exception(f"Request {key} failed: {own}")
                 self._answer({key: own})
+
+
+def left(session: Any) -> tuple[set[str], set[str]]:
+    """Samples of sessions that are over, and of those that were not heard of for SILENT_SEC."""
+    owner = col(SamplingSessionDB.sampling_session_id) == FutureDB.request_data["sampling_session_id"].as_string()
+    heard = func.coalesce(SessionDB.last_heartbeat_at, SessionDB.created_at)
+    silent = heard < datetime.now(UTC) - timedelta(seconds=SILENT_SEC)
+    rows = session.exec(
+        select(FutureDB.request_id, SessionDB.status)
+        .join(SamplingSessionDB, owner)
+        .join(SessionDB, col(SessionDB.session_id) == col(SamplingSessionDB.session_id))
+        .where(FutureDB.request_type == types.RequestType.SAMPLE, FutureDB.status == RequestStatus.PENDING)
+        .where(or_(SessionDB.status != "active", silent))
+    ).all()
+    over = {str(key) for key, status in rows if status != "active"}
+    return over, {str(key) for key, _ in rows} - over
 
 
 def failure(error: Exception) -> types.ErrorResponse:
@@ -128,7 +175,8 @@ def process_single_requests(self: Any, requests: dict[str, tuple[str, types.Requ
 
 def find_batchable_sample(self: Any, session: Any) -> Requests:
     """Wraps TinkerEngine.find_batchable_sample."""
-    return stock_find(self, session) if self._sampler is None or self._sampler.wants_more() else {}
+    sampling = self._sampler = self._sampler or Sampling(self)
+    return sampling.find(session)
 
 
 def apply() -> None:

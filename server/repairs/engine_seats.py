@@ -33,10 +33,10 @@ from repairs.handover import DAMAGED
 PLAIN: Flags = (4, 0, False)  # of samples without special settings
 UNREADABLE = (ValueError, LookupError, TypeError, OSError, *DAMAGED)  # weights that cannot be loaded
 LEAST = 16  # tokens of a chunk
-CHUNK_SEC = 0.5  # that a chunk shall take
+CHUNK_SEC = 1.0  # that a chunk shall take
 QUARTER = 4
 EIGHT = 8  # seats come in eights where fewer fit than may be
-COARSE = 8192  # tokens up to which rooms and prompts are powers of two
+COARSE = 8192  # tokens up to which rooms are powers of two, and half as many up to which prompts are
 SHORT, SMALL = 512, 4096  # tokens of the least prompt and room on a GPU: cuDNN reads no more than is filled
 ROOM_STEP = 64  # tokens; elsewhere all of a room is read, and it is that of prompt and answer
 FILLING = 2  # of the prompts that are computed, copies of keys and values beside those of the seats
@@ -93,19 +93,19 @@ def on_gpu() -> bool:
     return jax.default_backend() == "gpu"
 
 
-def rounded(tokens: int) -> int:
-    return power_of_two(tokens) if tokens <= COARSE else prompt_length(tokens)
+def rounded(tokens: int, coarse: int) -> int:
+    return power_of_two(tokens) if tokens <= coarse else prompt_length(tokens)
 
 
 def length_of(tokens: int) -> int:
     """To how many tokens a prompt is filled up."""
-    return max(SHORT if on_gpu() else SHORTEST, rounded(tokens))
+    return max(SHORT if on_gpu() else SHORTEST, rounded(tokens, COARSE // 2))
 
 
 def room_of(prompt: int, new: int) -> int:
     """Of a seat for a prompt and an answer of so many tokens."""
     if on_gpu():
-        return max(SMALL, rounded(prompt + new))
+        return max(SMALL, rounded(prompt + new, COARSE))
     return -(-(length_of(prompt) + new) // ROOM_STEP) * ROOM_STEP
 
 
@@ -300,10 +300,15 @@ class Seats:
                 found += self.decoder.ahead(flags, count, room, shapes)
         return found
 
+    def has_begun(self, rows: list[Row]) -> bool:
+        return any(row.tokens or row in self.rows for row in rows)
+
     def drop(self, key: str) -> None:
         """The rows of a request are nobody's."""
         self.queue = deque(row for row in self.queue if row.key != key)
         self.rows = [None if row and row.key == key else row for row in self.rows]
+        if not self.taken:
+            self._leave()
 
 
 def flags_of(rows: list[Row]) -> Flags:
