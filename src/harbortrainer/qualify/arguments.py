@@ -6,10 +6,10 @@ from typing import Any
 import chz
 
 from harbortrainer.cli.output import JSON
-from harbortrainer.config import SETTINGS
+from harbortrainer.config import ABOVE_0_OR_AUTO, AUTO, SETTINGS, Auto
 from harbortrainer.setting import ABOVE_0, FROM_0, Setting, field
 
-_DIRS = "folders of Harbor task directories, or task directories; a,b or DIR DIR"
+_DIRS = "sources of Harbor tasks as tasks_dir takes them, or task directories; a,b or DIR DIR"
 
 
 def _same(name: str) -> Any:
@@ -21,7 +21,16 @@ def _same(name: str) -> Any:
 @chz.chz
 class ListArgs:
     dirs: tuple[str, ...] = field(doc=_DIRS)
+    tasks_include: tuple[str, ...] = _same("tasks_include")
+    tasks_exclude: tuple[str, ...] = _same("tasks_exclude")
     json: str | None = field(None, JSON)
+
+
+@chz.chz
+class BuildArgs(ListArgs):
+    n_parallel: int | Auto = field(AUTO, SETTINGS["n_parallel_builds"].doc, check=ABOVE_0_OR_AUTO)
+    outage_limit_sec: float = _same("outage_limit_sec")
+    environment_kwargs: dict[str, Any] = _same("environment_kwargs")
 
 
 @chz.chz

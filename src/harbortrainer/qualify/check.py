@@ -86,7 +86,7 @@ class Cache:
 async def check(args: CheckArgs) -> int:
     """Exit status 1 when a task is bad. Raises UserError: a folder without tasks, or Docker cannot run the trials."""
     began = time.monotonic()
-    paths = task_folders(args.dirs)
+    paths = task_folders(args)
     reports = await qualify_all(paths, args)
     _note_duplicates(reports)
     if args.quarantine:
