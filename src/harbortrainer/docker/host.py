@@ -9,12 +9,15 @@ from typing import Any, Protocol
 import requests
 from docker.errors import DockerException
 
+from harbortrainer.config import Auto
 from harbortrainer.docker.cleaning import reap, tidy
 from harbortrainer.docker.daemon import ping_docker
 from harbortrainer.docker.disk_guard import guarding_disk
 from harbortrainer.docker.images import Image, image_notes, images_of
 from harbortrainer.docker.network import open_for
 from harbortrainer.docker.preflight import check_docker, docker_capacity
+from harbortrainer.docker.supply import Window
+from harbortrainer.docker.window import ImageWindow
 from harbortrainer.stopping import in_daemon_thread
 
 REMOTE = 256  # environments of a sandbox service, whose limits are not known here
@@ -45,6 +48,10 @@ class Host(Protocol):
         `prebuilt_only`: build none in place of one that cannot be pulled.
         """
         return ()
+
+    def window(self, images_gb: float | Auto, run_id: str) -> Window | None:
+        """What bounds the task images on the disk; None = nothing does. Blocking."""
+        return None
 
     def open_network(self, tasks: Sequence[Path]) -> None:
         """Create what trials of these tasks share as their network; log a line if they can reach the host. Blocking."""
@@ -80,6 +87,7 @@ class DockerHost:
     reap = staticmethod(reap)
     ping = staticmethod(ping_docker)
     build = staticmethod(images_of)
+    window = ImageWindow
 
 
 @contextlib.asynccontextmanager

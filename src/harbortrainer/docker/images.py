@@ -19,7 +19,7 @@ from harbor.models.task.config import TaskConfig
 from harbor.models.task.paths import TaskPaths
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
-from harbortrainer.docker.builds import REPOSITORY, ImageError, build, is_here, only_here, pull
+from harbortrainer.docker.builds import REPOSITORY, ImageError, build, is_here, note_fetched, only_here, pull
 from harbortrainer.docker.cleaning import image_labels
 from harbortrainer.docker.compose import COMPOSE
 from harbortrainer.docker.daemon import call, engine, shared
@@ -120,8 +120,11 @@ def _produce(source: _Source, run_id: str, stop: threading.Event) -> Image:
 
 
 def _pulled(reference: str, stop: threading.Event) -> Image:
+    here = is_here(reference)
     with only_here(reference, stop):
         pull(reference, stop)  # of an image that another process has pulled meanwhile: one request
+    if not here:
+        note_fetched(reference)
     return _inspect(reference, fresh=True)
 
 
@@ -203,9 +206,9 @@ def is_built(folder: Path) -> bool:
     return (folder / "Dockerfile").exists() and not (folder / COMPOSE).exists()
 
 
-def forget(image: Image) -> None:
-    """Let the next trial look for an image again, after it was removed outside this process."""
-    for key in [key for key, one in _ready.items() if one.reference == image.reference]:
+def forget(reference: str) -> None:
+    """Let the next trial look for an image again, after it was removed."""
+    for key in [key for key, one in _ready.items() if reference in (one.reference, one.base)]:
         del _ready[key]
 
 
