@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from harbortrainer.errors import one_line
 REPOSITORY = "harbortrainer/task"  # of the images that are built here
 CACHED = f"{REPOSITORY}:cache-"  # begins the names of what failed builds, and stages before the last, leave
 KEPT_CACHE = 2 * 1000**3  # bytes of BuildKit's cache, once images are removed for others
-_FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.M | re.I)
+FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.M | re.I)
 _STAGE = re.compile(r"^Step \d+/\d+ : FROM ", re.M)  # in the log of the classic builder, as the next two
 _MADE = re.compile(r"^ ---> ([0-9a-f]{12})$", re.M)
 _BUILT = "Successfully built "
@@ -137,13 +138,19 @@ def pull(reference: str, stop: threading.Event) -> None:
         raise ImageError(f"cannot pull image {reference}: {error.explanation or error}") from error
 
 
-def build(environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event) -> None:
-    """Build the Dockerfile of a folder. Raises ImageError."""
+def build(
+    environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event, dockerfile: str = ""
+) -> None:
+    """Build a folder by this text, "" = by its Dockerfile. Raises ImageError, DiskFault."""
     what = f"cannot build {environment_dir}"
     _log.info("building %s from %s", reference, environment_dir)
-    text = (environment_dir / "Dockerfile").read_text()
+    text = dockerfile or (environment_dir / "Dockerfile").read_text()
     lacking = [base for base in bases(text) if not is_here(base)]
-    _build(environment_dir, reference, labels, stop, what, text)
+    with tempfile.NamedTemporaryFile("w", prefix="Dockerfile.") as other:
+        other.write(text)
+        other.flush()
+        path = Path(other.name) if dockerfile else environment_dir / "Dockerfile"
+        _build(environment_dir, reference, labels, stop, what, path)
     for base in lacking:
         if is_here(base):  # BuildKit pulls none into Docker's list
             note_fetched(base)
@@ -151,22 +158,28 @@ def build(environment_dir: Path, reference: str, labels: Mapping[str, str], stop
 
 def bases(dockerfile: str) -> list[str]:
     """The images of FROM lines as they are written, without stages and variables."""
-    found = _FROM.findall(dockerfile)
+    found = FROM.findall(dockerfile)
     stages = {stage.lower() for _, stage in found} | {"scratch"}
     return [name for name, _ in found if name.lower() not in stages and "$" not in name]
 
 
 def _build(
-    environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event, what: str, text: str
+    environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event, what: str, dockerfile: Path
 ) -> None:
-    if feature := buildkit_feature(text):
+    if feature := buildkit_feature(dockerfile.read_text()):
         _used_buildkit.append(reference)
-        follow(build_with_cli(environment_dir, reference, labels, feature, stop), what, stop)
+        follow(build_with_cli(environment_dir, reference, labels, feature, stop, dockerfile), what, stop)
         return
     log: list[str] = []
     try:
         events = engine().build(
-            path=str(environment_dir), tag=reference, labels=dict(labels), rm=True, forcerm=True, decode=True
+            path=str(environment_dir),
+            dockerfile=str(dockerfile),
+            tag=reference,
+            labels=dict(labels),
+            rm=True,
+            forcerm=True,
+            decode=True,
         )
         follow(events, what, stop, log)
     except (APIError, DockerBuildError) as error:
@@ -205,7 +218,12 @@ def buildkit_feature(dockerfile: str) -> str | None:
 
 
 def build_with_cli(
-    context: Path, reference: str, labels: Mapping[str, str], feature: str, stop: threading.Event
+    context: Path,
+    reference: str,
+    labels: Mapping[str, str],
+    feature: str,
+    stop: threading.Event,
+    dockerfile: Path | None = None,
 ) -> Iterator[dict[str, str]]:
     """Build with `docker build`; yields events in the Engine API's form ("stream" or "error").
 
@@ -215,6 +233,7 @@ def build_with_cli(
         yield {"error": f"the Dockerfile uses {feature}; install the docker CLI with its buildx plugin"}
         return
     command = ["docker", "build", "--progress=plain", "--tag", reference]
+    command += ["--file", str(dockerfile)] if dockerfile else []
     command += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
     with subprocess.Popen(
         [*command, str(context)],

@@ -7,6 +7,7 @@ from pathlib import Path
 from harbortrainer.docker.builds import ImageError, is_here, tagged
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import is_built, sources, task_reference
+from harbortrainer.docker.origins import bases_key
 from harbortrainer.docker.tmux_image import tmux_reference
 from harbortrainer.durable.facts import fact
 
@@ -54,7 +55,7 @@ def has_images(task: Path) -> bool:
 
 
 def _of(task: Path) -> list[tuple[str | None, str]]:
-    return fact(task, "images", partial(_parts, task))
+    return fact(task, f"images {bases_key()}", partial(_parts, task))
 
 
 def _parts(task: Path) -> list[tuple[str | None, str]]:

@@ -29,6 +29,9 @@ class ListArgs:
 @chz.chz
 class BuildArgs(ListArgs):
     n_parallel: int | Auto = field(AUTO, SETTINGS["n_parallel_builds"].doc, check=ABOVE_0_OR_AUTO)
+    images: str | None = _same("images")
+    base_images: str | None = _same("base_images")
+    images_gb: float | Auto = _same("images_gb")
     outage_limit_sec: float = _same("outage_limit_sec")
     environment_kwargs: dict[str, Any] = _same("environment_kwargs")
 

@@ -85,7 +85,9 @@ class HarborVenue:
 
     def _host(self, config: Config) -> "Host":
         from harbortrainer.docker.host import DockerHost, RemoteHost
+        from harbortrainer.docker.origins import set_origins
 
+        set_origins(config.images, config.base_images)
         return (self.host or DockerHost()) if config.environment_type == "docker" else RemoteHost()
 
 
