@@ -10,7 +10,7 @@ import pytest
 from docker.errors import DockerException
 
 from harbortrainer.docker import supply
-from harbortrainer.docker.builds import ImageError
+from harbortrainer.docker.builds import ImageError, LateError
 from harbortrainer.docker.supply import ImageSupply, builds_at_once
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
@@ -96,6 +96,25 @@ async def test_while_other_images_are_made_such_a_fault_is_the_tasks_and_not_for
         assert await lacking(images, "a") == ""
 
 
+async def test_a_dead_address_is_the_tasks_fault_when_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supply, "PAUSES_SEC", (0.001, 0.001))
+    gone, asked = ImageError("curl: (6) Could not resolve host: gone.example"), list[tuple[str, str]]()
+
+    async def works(task: Path, why: str) -> bool:
+        asked.append((task.name, why))
+        return len(asked) == 2
+
+    async with ImageSupply(Builder({"a": [gone]}), 1, 1000.0, print, 9, works=works) as images:
+        assert (await lacking(images, "a")).startswith(PASSING)
+    assert asked == [("a", str(gone))] * 2
+
+
+async def test_an_image_that_is_late_is_tried_once_more() -> None:
+    late = LateError("not ready within 1 s")
+    async with supplying(Builder({"a": [late, None], "b": [late]})) as images:
+        assert await lacking(images, "a") == "" and await lacking(images, "b") == f"{UNSUPPLIED}not ready within 1 s"
+
+
 class Shelf:
     """Has room for `size` images; removes as it is told."""
 
@@ -139,7 +158,7 @@ async def test_a_task_waits_for_the_end_of_trials_whose_images_leave_no_room() -
     async with ImageSupply(builder, 2, 1000.0, lines.append, 9, shelf) as images:
         async with images.supplied(Path("a")):
             waits = asyncio.create_task(lacking(images, "b"))
-            for _ in range(50):
+            while not lines:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert not waits.done() and shelf.here == {Path("a")} and lines == [supply.TOO_SMALL]
         assert await waits == "" and shelf.here == {Path("b")}

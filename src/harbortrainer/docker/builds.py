@@ -73,6 +73,10 @@ class ImageError(RuntimeError):
         return one_line(" | ".join([head, *said[-_LAST_LINES:]]), _LONGEST)
 
 
+class LateError(ImageError):
+    """An image was not ready in time, which may be the machine's fault; steps that were made are made."""
+
+
 def is_here(reference: str) -> bool:
     try:
         engine().inspect_image(reference)

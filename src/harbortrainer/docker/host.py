@@ -16,6 +16,7 @@ from harbortrainer.docker.disk_guard import guarding_disk
 from harbortrainer.docker.images import Image, image_notes, images_of
 from harbortrainer.docker.network import open_for
 from harbortrainer.docker.preflight import check_docker, docker_capacity
+from harbortrainer.docker.reach import network_works
 from harbortrainer.docker.supply import Window
 from harbortrainer.docker.window import ImageWindow
 from harbortrainer.stopping import in_daemon_thread
@@ -53,6 +54,10 @@ class Host(Protocol):
         """What bounds the task images on the disk; None = nothing does. Blocking."""
         return None
 
+    async def network_works(self, task: Path, fault: str, run_id: str) -> bool:
+        """Whether the network of a task's build answers, but for what the fault of a build names."""
+        return False
+
     def open_network(self, tasks: Sequence[Path]) -> None:
         """Create what trials of these tasks share as their network; log a line if they can reach the host. Blocking."""
 
@@ -88,6 +93,7 @@ class DockerHost:
     ping = staticmethod(ping_docker)
     build = staticmethod(images_of)
     window = ImageWindow
+    network_works = staticmethod(network_works)
 
 
 @contextlib.asynccontextmanager

@@ -19,7 +19,7 @@ from harbor.models.task.config import TaskConfig
 from harbor.models.task.paths import TaskPaths
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
-from harbortrainer.docker.builds import REPOSITORY, ImageError, build, is_here, note_fetched, only_here, pull
+from harbortrainer.docker.builds import REPOSITORY, ImageError, LateError, build, is_here, note_fetched, only_here, pull
 from harbortrainer.docker.cleaning import image_labels
 from harbortrainer.docker.compose import COMPOSE
 from harbortrainer.docker.daemon import call, engine, shared
@@ -218,13 +218,13 @@ def forget(reference: str) -> None:
 
 
 async def _in_thread[R](produce: Callable[[threading.Event], R], limit_sec: float | None, late: str) -> R:
-    """Raises ImageError `late` after `limit_sec`."""
+    """Raises LateError `late` after `limit_sec`."""
     stop = threading.Event()
     try:
         async with asyncio.timeout(limit_sec):
             return await in_daemon_thread(produce, stop)
     except TimeoutError as error:
-        raise ImageError(late) from error
+        raise LateError(late) from error
     finally:
         stop.set()  # cancelled or late: a build by the CLI ends now, others at their next line of output
 

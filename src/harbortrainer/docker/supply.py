@@ -14,7 +14,7 @@ import requests
 from docker.errors import DockerException, StreamParseError
 
 from harbortrainer.config import AUTO, Auto
-from harbortrainer.docker.builds import ImageError
+from harbortrainer.docker.builds import ImageError, LateError
 from harbortrainer.docker.daemon import call
 from harbortrainer.errors import EnvironmentFault, one_line
 from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
@@ -30,6 +30,11 @@ _log = logging.getLogger("harbortrainer")
 Make = Callable[[Path], Awaitable[bool]]  # makes the images of a task; whether Docker lacked one. Raises ImageError
 TOO_SMALL = "task images: no more than those of the running trials have room (images_gb, or a disk that is nearly full)"
 Say = Callable[[str], object]
+Works = Callable[[Path, str], Awaitable[bool]]  # whether the network of a task's build works but for what a fault names
+
+
+async def unknown(_: Path, __: str) -> bool:
+    return False
 
 
 def builds_at_once(n_parallel_builds: int | Auto) -> int:
@@ -62,11 +67,19 @@ class ImageSupply:
     """Makes images, `n_parallel` at once: those that trials wait for, then those of `expect`, in its order.
 
     A fault of the network, the disk or the daemon is tried again: for `patience_sec` while no image can be made, but
-    only as often as PAUSES_SEC says while others are. Use it as a context: at its end no build runs.
+    only as often as PAUSES_SEC says while others are, or while other addresses than the one at fault answer. Use it as
+    a context: at its end no build runs.
     """
 
     def __init__(
-        self, make: Make, n_parallel: int, patience_sec: float, say: Say, n_tasks: int, window: Window | None = None
+        self,
+        make: Make,
+        n_parallel: int,
+        patience_sec: float,
+        say: Say,
+        n_tasks: int,
+        window: Window | None = None,
+        works: Works = unknown,
     ) -> None:
         """`n_tasks`: of the run; `say` gets lines for the user; `window`: None = all images have room."""
         self._make, self._n, self._patience_sec, self._say = make, n_parallel, patience_sec, say
@@ -81,7 +94,7 @@ class ImageSupply:
         self._fault: EnvironmentFault | None = None
         self._telling: asyncio.Task[None] | None = None
         self._closed = False
-        self._window = window
+        self._window, self._works = window, works
         self._evicting = asyncio.Lock()
         self._full = False  # until trials end, what is only expected has no room
         self._freed = asyncio.Event()  # trials or builds have ended since it was cleared
@@ -221,10 +234,14 @@ class ImageSupply:
                 return ""
             except ImageError as error:
                 why, passing = error.last_lines, error.passing
+                if isinstance(error, LateError) and not tries:
+                    tries = 1
+                    continue
             except (DockerException, requests.RequestException, StreamParseError) as error:  # the daemon's end
                 why, passing = one_line(error), True
             tries, first_fault = tries + 1, first_fault or loop.time()
-            others = self._made_at > first_fault and tries > len(PAUSES_SEC)
+            others = passing and tries > len(PAUSES_SEC)
+            others = others and (self._made_at > first_fault or await self._works(task, why))
             if not passing or others or loop.time() - first_fault > self._patience_sec:
                 return f"{PASSING if passing else UNSUPPLIED}{why}"
             pause = PAUSES_SEC[min(tries, len(PAUSES_SEC)) - 1]

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from harbortrainer.cli.output import give_json
@@ -54,8 +55,10 @@ class _Filling:
     def hold(self, task: Path) -> contextlib.ExitStack:
         return self.window.hold(task)
 
-    def make_room(self, task: Path, making: int, held: Collection[Path], _: Sequence[Path]) -> tuple[bool, set[Path]]:
-        self.full = not self.window.make_room(task, making, self.paths, ())[0]
+    def make_room(
+        self, task: Path, making: int, held: Collection[Path], ahead: Sequence[Path]
+    ) -> tuple[bool, set[Path]]:
+        self.full = not self.window.make_room(task, making, {*held, *self.paths}, ())[0]
         return True, set()
 
 
@@ -81,7 +84,8 @@ async def _build(paths: Sequence[Path], args: BuildArgs, made: list[Path]) -> di
     async with cleaned(host, run_id, _say):
         window = await in_daemon_thread(ImageWindow, args.images_gb, run_id)
         filling = _Filling(window, paths) if args.images is None else None
-        async with ImageSupply(make, n, patience, _say, 0, filling or window) as supply:
+        works = partial(host.network_works, run_id=run_id)
+        async with ImageSupply(make, n, patience, _say, 0, filling or window, works) as supply:
             supply.expect(paths)
             await asyncio.gather(*(supplied(supply, path) for path in paths))
     return found
