@@ -121,7 +121,7 @@ class Shelf:
     def __init__(self, size: int, builder: Builder) -> None:
         self.size, self.builder, self.here, self.most = size, builder, set[Path](), 0
 
-    def hold(self, _: Path) -> contextlib.ExitStack:
+    def hold(self, task: Path) -> contextlib.ExitStack:
         return contextlib.ExitStack()
 
     def make_room(

@@ -48,12 +48,16 @@ class SplitArgs(ListArgs):
 @chz.chz
 class CheckArgs(ListArgs):
     n_parallel: int = field(max(2, os.cpu_count() or 2), "trials at once", check=ABOVE_0)
+    sample: int = field(0, "tasks that have trials, drawn by chance; the others are read only; 0 = all", check=FROM_0)
     n_oracle: int = field(3, "fresh trials of the oracle, which all must earn 1", check=ABOVE_0)
     slow_build_sec: float = field(120.0, "seconds of an image build above which it warns", check=FROM_0)
     slow_trial_sec: float = field(300.0, "seconds of an oracle's trial above which it warns", check=FROM_0)
     trial_timeout_sec: float = _same("trial_timeout_sec")
     environment_type: str = _same("environment_type")
     environment_kwargs: dict[str, Any] = _same("environment_kwargs")
+    images: str | None = _same("images")
+    base_images: str | None = _same("base_images")
+    images_gb: float | Auto = _same("images_gb")
     quarantine: bool = field(False, "true = list the bad tasks in each folder's quarantine.txt")
     cache: bool = field(True, "false = ignore cached reports")
 
