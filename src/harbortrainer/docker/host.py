@@ -14,6 +14,7 @@ from harbortrainer.docker.cleaning import reap, tidy
 from harbortrainer.docker.daemon import ping_docker
 from harbortrainer.docker.disk_guard import guarding_disk
 from harbortrainer.docker.images import Image, image_notes, images_of
+from harbortrainer.docker.needs import needs_note
 from harbortrainer.docker.network import open_for
 from harbortrainer.docker.preflight import check_docker, docker_capacity
 from harbortrainer.docker.reach import network_works
@@ -35,6 +36,10 @@ class Host(Protocol):
 
         Raises UserError when the host cannot carry the run.
         """
+        return []
+
+    def needs(self, tasks: Sequence[Path], at_once: int, ahead: int) -> list[str]:
+        """Lines on what missing images of tasks take. Blocking."""
         return []
 
     def capacity(
@@ -86,6 +91,7 @@ class DockerHost:
 
     check = staticmethod(check_docker)
     capacity = staticmethod(docker_capacity)
+    needs = staticmethod(needs_note)
     open_network = staticmethod(open_for)
     tidy = staticmethod(tidy)
     guard = staticmethod(guarding_disk)

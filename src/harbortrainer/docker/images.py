@@ -23,6 +23,7 @@ from harbortrainer.docker.builds import REPOSITORY, ImageError, LateError, build
 from harbortrainer.docker.cleaning import image_labels
 from harbortrainer.docker.compose import COMPOSE
 from harbortrainer.docker.daemon import call, engine, shared
+from harbortrainer.docker.layers import note_made
 from harbortrainer.docker.origins import fetch, other_bases, share, with_other_bases
 from harbortrainer.docker.tmux_image import INSTALL_SEC, with_tmux
 from harbortrainer.errors import one_line
@@ -135,10 +136,11 @@ def _built(source: _Source, digest: str, run_id: str, stop: threading.Event) -> 
         with only_here(reference, stop):
             fresh = source.force or not is_here(reference)  # another process may have built it meanwhile
             if source.force or (fresh and not fetch(reference, digest, stop)):
-                text = (source.folder / "Dockerfile").read_text()
+                began, text = time.monotonic(), (source.folder / "Dockerfile").read_text()
                 other = with_other_bases(text)
                 build(source.folder, reference, image_labels(digest, run_id), stop, other if other != text else "")
                 _refuse_changed(source.folder, digest, reference)
+                note_made(reference, engine().inspect_image(reference)["Id"], time.monotonic() - began)
     share(reference, digest, stop)
     return _inspect(reference, fresh)
 

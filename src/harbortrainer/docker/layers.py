@@ -1,12 +1,16 @@
 """The layers of images, each with its bytes on the daemon's disk, where images share them. Blocking."""
 
+import contextlib
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 from harbortrainer.docker.daemon import engine
+from harbortrainer.durable.files import cache_folder, make_folder
 
 # Lines of an image's history without a layer; a line with bytes always has one.
 _NO_LAYER = re.compile(
@@ -36,3 +40,26 @@ def _layers(image: str, _host: str | None) -> Mapping[str, int]:
         chain = hashlib.sha256(f"{chain} {diff}".encode()).hexdigest()[:16]
         found[chain] = size
     return found
+
+
+def note_made(reference: str, image: str, seconds: float) -> None:
+    """Remember what an image took to be made. `image`: its ID. Raises docker.errors.DockerException, DiskFault."""
+    make_folder(_file().parent)
+    with contextlib.suppress(OSError), _file().open("a") as file:
+        file.write(json.dumps([reference, seconds, dict(layers(image))]) + "\n")
+
+
+def made() -> dict[str, tuple[float, Mapping[str, int]]]:
+    """By reference the seconds and layers of images that were made on this machine, removed ones too."""
+    found: dict[str, tuple[float, Mapping[str, int]]] = {}
+    with contextlib.suppress(OSError):
+        for line in _file().read_text().splitlines():
+            with contextlib.suppress(ValueError):  # a line that a killed process has not ended
+                name, seconds, parts = json.loads(line)
+                found[name] = seconds, parts
+    return found
+
+
+def _file() -> Path:
+    host = hashlib.sha256(os.environ.get("DOCKER_HOST", "").encode()).hexdigest()[:8]
+    return cache_folder("made") / f"{host}.jsonl"
