@@ -151,6 +151,20 @@ class TrialSettings(ModelSettings):
         check=ABOVE_0_OR_AUTO,
     )
     images_ahead: int = field(4, "steps whose task images are made before the steps begin", check=FROM_0)
+    images: str | None = field(
+        None,
+        "REGISTRY/PREFIX that task images are pulled from, and pushed to once made; None = each machine makes them",
+    )
+    base_images: str | None = field(
+        None,
+        "file of lines FROM_IMAGE OTHER_IMAGE: bases to take for those of Dockerfiles, as a mirror's; None = none",
+        resume=NEXT_STEP,
+    )
+    images_gb: float | Auto = field(
+        AUTO,
+        "GB of task images on Docker's disk, beyond which those needed last go; auto = all but a reserve of it",
+        check=ABOVE_0_OR_AUTO,
+    )
     environment_type: str = field(
         "docker",
         "Harbor environment: docker, daytona, modal, e2b, ..., or MODULE:CLASS",
