@@ -213,7 +213,9 @@ class TrialSettings(ModelSettings):
     )
 
 
-_BAND = "two mean rewards from 0 to 1, the lower one first; None = off"
+_A_BAND = Check(
+    lambda band: 0 <= band[0] < band[1] <= 1, "two mean rewards from 0 to 1, the lower one first; None = off"
+)
 
 
 @chz.chz
@@ -232,10 +234,21 @@ class Config(TrialSettings, RunSettings):
     task_weights: dict[str, float] = field(
         {}, "how often an epoch takes each task of a source, task_weights.SOURCE=2; else once", resume=FIXED
     )
+    difficulty: str | None = field(
+        None,
+        "file of `tasks measure`: train on tasks whose measured mean reward is within band; None = on all",
+        resume=FIXED,
+    )
+    band: tuple[float, float] = field(
+        (0.1, 0.9),
+        "LOW,HIGH: least and greatest mean reward in the file of difficulty",
+        check=_A_BAND,
+        resume=FIXED,
+    )
     curriculum_band: tuple[float, float] | None = field(
         None,
-        "LOW,HIGH: sample tasks with a mean reward outside seldom; None = all tasks alike",
-        check=Check(lambda band: 0 <= band[0] < band[1] <= 1, _BAND),
+        "LOW,HIGH: sample tasks with a mean reward outside seldom, as this run measures it; None = all tasks alike",
+        check=_A_BAND,
         resume=FIXED,
     )
 
