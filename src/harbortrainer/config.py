@@ -15,6 +15,7 @@ LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Baseline = Literal["mean", "leave_one_out"]
 
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
+JOB = "harbor:"  # in data: before the folder of a job
 ADDRESS, FIXED, NEXT_STEP = Resume.ADDRESS, Resume.FIXED, Resume.NEXT_STEP
 LENGTH, TASKS = Resume.LENGTH, Resume.TASKS
 
@@ -412,12 +413,15 @@ class SftConfig(RunSettings):
 
     # -- conversations
     data: tuple[str, ...] = field(
-        (), "files of conversations, one JSON object with messages a line: a,b; empty = none", resume=TASKS
+        (),
+        "conversations: files of JSON lines or parquet with messages or conversations, harbor:JOBDIR for trials of "
+        "Harbor's jobs: a,b; empty = none",
+        resume=TASKS,
     )
     runs: tuple[str, ...] = field(
         (), "runs and evaluations whose graded trials become conversations: DIR,DIR; empty = none", resume=TASKS
     )
-    min_reward: float = field(1.0, "least reward of a trial that is taken from runs", resume=FIXED)
+    min_reward: float = field(1.0, "least reward of a trial that is taken from runs or a job of Harbor's", resume=FIXED)
     best_of_group: bool = field(False, "true = only the trials with the best reward of their group", resume=FIXED)
     max_per_task: int = field(
         0, "most conversations of one task, drawn by seed; 0 = no limit", check=FROM_0, resume=FIXED
