@@ -423,6 +423,12 @@ class SftConfig(RunSettings):
     )
     min_reward: float = field(1.0, "least reward of a trial that is taken from runs or a job of Harbor's", resume=FIXED)
     best_of_group: bool = field(False, "true = only the trials with the best reward of their group", resume=FIXED)
+    held_out_dir: str | None = field(
+        None,
+        "tasks that are held out, named as in tasks_dir: their conversations are left out, and those of data that "
+        "share 13 words in a row with one; None = not checked",
+        resume=TASKS,
+    )
     max_per_task: int = field(
         0, "most conversations of one task, drawn by seed; 0 = no limit", check=FROM_0, resume=FIXED
     )

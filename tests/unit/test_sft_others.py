@@ -91,7 +91,7 @@ def test_a_line_says_which_trials_are_left_out_and_why(tmp_path: Path) -> None:
     assert dataset.notes == (
         f"harbor:{job}: 6 of 7 conversations are left out: 2 reward below min_reward=1 (trial b), 1 not graded (the "
         "verifier left no reward) (trial d), 1 no agent/trajectory.json that can be read (trial e), 1 its history was "
-        "summarised (trial f), 1 of a task that a run holds out (trial g)",
+        "summarised (trial f), 1 of a task that is held out (trial g)",
     )
     assert [one.name for one in dataset.train][:1] == ["job:a"]
     assert len(load(f"harbor:{job}", min_reward=0.5).train) == 3

@@ -34,6 +34,13 @@ class SplitArgs(ListArgs):
 
 
 @chz.chz
+class CloseArgs:
+    a: str = field(doc="tasks to look at, named as in tasks_dir")
+    b: str = field(doc="tasks that they may be close to, such as a benchmark")
+    json: str | None = field(None, JSON)
+
+
+@chz.chz
 class CheckArgs(ListArgs):
     n_parallel: int = field(max(2, os.cpu_count() or 2), "trials at once", check=ABOVE_0)
     n_oracle: int = field(3, "fresh trials of the oracle, which all must earn 1", check=ABOVE_0)

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from harbortrainer.run.directory import DATASET_FILE, RunDirectory, base_model, 
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.sft.conversation import Conversation, of_messages, of_trajectory
 from harbortrainer.sft.rows import Row, messages_of, rows_of, tools_of
+from harbortrainer.tasks.close import WORDS, Known
+from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.split import SPLIT_FILE
 
 _PLACE, _REASONS = re.compile(r"^message \d+: "), 5  # of a reason; how many a line names
@@ -50,11 +53,14 @@ class Dataset:
 def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     """Read, choose and split the conversations. Raises UserError: field, value and line of what is wrong."""
     runs = [open_run_directory(path, "runs=") for path in config.runs]
-    forbidden = {task for run in runs for task in _held_out_tasks(run)}
+    tasks = load_sources(find_sources(config.held_out_dir)) if config.held_out_dir else []
+    forbidden = {task for run in runs for task in _held_out_tasks(run)} | {task.name for task in tasks}
+    known = Known(tasks)
     notes: list[str] = []
     found: list[Conversation] = []
     for file, name in _names(config.data):
-        found += _of_data(file, name, template, config.min_reward, forbidden, notes)
+        read = partial(_of_row, given=file, called=name, template=template, forbidden=forbidden, known=known)
+        found += _of_data(file, config.min_reward, read, notes)
     found += _of_runs(config, runs, forbidden, template.renderer)
     if not found:
         raise UserError(_nothing(config))
@@ -95,14 +101,14 @@ def _names(files: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _of_data(
-    given: str, called: str, template: ChatTemplate, min_reward: float, forbidden: set[str], notes: list[str]
+    given: str, min_reward: float, read: Callable[[Row], Conversation], notes: list[str]
 ) -> list[Conversation]:
     """The conversations of one source; a line says what was left out, and why. Raises UserError where all was."""
     kept: list[Conversation] = []
     left: dict[str, list[str]] = {}
     for row in rows_of(given, min_reward):
         try:
-            kept.append(_of_row(row, given, called, template, forbidden))
+            kept.append(read(row))
         except ValueError as error:
             left.setdefault(_PLACE.sub("", str(error)), []).append(f"{row.where}: {error}")
     if left and not kept:
@@ -115,15 +121,20 @@ def _of_data(
     return kept
 
 
-def _of_row(row: Row, given: str, called: str, template: ChatTemplate, forbidden: set[str]) -> Conversation:
+def _of_row(
+    row: Row, *, given: str, called: str, template: ChatTemplate, forbidden: set[str], known: Known
+) -> Conversation:
     """Raises ValueError."""
     record = row.read()
     task = str(record.get("task") or "") or None
     if task in forbidden:
-        raise ValueError("of a task that a run holds out")
+        raise ValueError("of a task that is held out")
     name = f"{called}:{row.where.partition(' ')[2]}"
     tools, messages = tools_of(record), messages_of(record, template)
-    return of_messages(messages, template, name=name, task=task, source=given, tools=tools)
+    found = of_messages(messages, template, name=name, task=task, source=given, tools=tools)
+    if near := known.task_of("\n".join(message["content"] for message in messages)):
+        raise ValueError(f"shares {WORDS} words in a row with the held-out task {near}")
+    return found
 
 
 def _of_runs(

@@ -27,6 +27,7 @@ from harbortrainer.run.directory import RunDirectory, new_run_directory, open_ru
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.setting import changed
 from harbortrainer.tasks import difficulty
+from harbortrainer.tasks.close import close_note
 from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_split, families_note, split_record, split_tasks
@@ -113,6 +114,8 @@ def make_plan(config: Config) -> RunPlan:
     )
     earlier = None if config.resume is None else open_run_directory(config.resume)
     train, held_out, notes = _by_difficulty(config, train, held_out, earlier)
+    if held_out:
+        notes = (*notes, *close_note(train, held_out))
     if earlier is not None:
         require_ledger(earlier.ledger)
         check_split(earlier.path, train, held_out)
