@@ -96,7 +96,7 @@ def scored(python: Path, model: Path, adapter: Path, merged: Path, dtype: str) -
     """Of TOKENS, by transformers and peft: with the adapter, without, and by the whole model."""
     (file := merged.parent / "tokens.json").write_text(json.dumps(TOKENS))
     command = [python, "tests/support/peft_scores.py", model, adapter, file, merged, dtype]
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.rpartition("RESULT ")[2])
 
@@ -136,14 +136,14 @@ def test_an_exported_adapter_scores_as_the_sampler_does(trained: Trained, torch_
 
 @contextlib.contextmanager
 def vllm_with(model: Path, adapter: Path, log: Path) -> Iterator[str]:
-    """vLLM's own server of the model, with the adapter as `out`."""
+    """vLLM's API server of the model, with the adapter as `out`; started as server/sampler_cpu.py says."""
     port = free_port()
-    words = [str(model), "--lora-modules", f"out={adapter}", "--port", str(port), "--dtype", "float32"]
+    words = ["--model", str(model), "--lora-modules", f"out={adapter}", "--port", str(port), "--dtype", "float32"]
     words += ["--enable-lora", "--max-lora-rank", "8", "--max-model-len", "256", "--generation-config", "vllm"]
     words += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "256"]  # a CPU
     env = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     with log.open("w") as file:
-        command = [str(VLLM.with_name("vllm")), "serve", *words]
+        command = [str(VLLM), str(ROOT / "server" / "sampler_cpu.py"), *words]
         on = subprocess.Popen(command, env=env, stdout=file, stderr=file, start_new_session=True)
         try:
             awaited(lambda: is_up(f"http://127.0.0.1:{port}/health") or on.poll() is not None or None, 600.0)
@@ -164,7 +164,7 @@ def is_up(url: str) -> bool:
 @pytest.mark.nightly
 @pytest.mark.parametrize("trained", ["qwen3 float32", "llama float32"], indirect=True)
 def test_vllm_loads_the_folder_and_answers_as_the_sampler_does(trained: Trained, tmp_path: Path) -> None:
-    """`vllm serve MODEL --lora-modules NAME=FOLDER`, unmodified: the same greedy tokens for 20 prompts."""
+    """vLLM's API server with `--lora-modules NAME=FOLDER`: the same greedy tokens for 20 prompts."""
     succeed("scripts/setup.sh", "--sampler", timeout_sec=1800)
     adapter = exported(trained, tmp_path / "out")
     with vllm_with(trained.model, adapter, tmp_path / "vllm.log") as url:
