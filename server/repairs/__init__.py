@@ -119,7 +119,7 @@ REPAIRS = (
         "shapes",
         "each number of datums and each of many lengths compiles another program, without a bound of its memory",
         f"{JAX}: JaxBackendImpl._model_pass, sample; skyrl/tx/utils/generator.py: GeneratorMixin.generate",
-        engine=("engine_shapes", "engine_waves", "engine_warm_up", "engine_memory"),
+        engine=("engine_shapes", "engine_seats", "engine_waves", "engine_memory", "engine_warm_up"),
     ),
     Repair(
         "prompt_logprobs",
@@ -150,7 +150,7 @@ REPAIRS = (
         "an optimizer step may overtake the pass before it; requests and results wait while the server sleeps",
         f"{ENGINE}: TinkerEngine.process_pending_requests_once; {API}: poll_futures",
         api=("api_futures",),
-        engine=("engine_fill", "engine_turns"),
+        engine=("engine_seating", "engine_turns"),
     ),
     Repair(
         "load",

@@ -20,9 +20,11 @@ from skyrl.backends.jax import JaxBackendImpl
 from skyrl.tinker import types
 from skyrl.tinker.loss_fns import LOSS_FUNCTIONS
 from skyrl.tx.utils.models import get_dtype
+from skyrl.utils.log import logger
 
-from repairs import engine_lora, engine_losses
+from repairs import engine_blocks, engine_lora, engine_losses
 from repairs.engine_losses import Settings, settings_like, target_logprobs
+from repairs.engine_programs import TooLarge, is_full
 from repairs.engine_slots import all_finite, in_dtype, rounded, take_slot, with_slots
 
 NOT_FINITE = (
@@ -141,6 +143,7 @@ def is_finite(result: types.ForwardBackwardOutput) -> bool:
 def forward_backward(self: Any, prepared_batch: types.PreparedModelPassBatch) -> Results:
     """Replaces JaxBackendImpl.forward_backward. A request with a result that is not finite fails alone.
 
+    Where the memory is full, it is computed again and keeps less of its layers for the backward pass.
     Raises ValueError when the batch has requests of more than one model (the engine makes one batch a model).
     """
     model_id = only_model(prepared_batch)
@@ -149,6 +152,14 @@ def forward_backward(self: Any, prepared_batch: types.PreparedModelPassBatch) ->
     try:
         results = self._model_pass(prepared_batch, self._forward_backward_and_accumulate)
         pending = self.accumulated_grads
+    except (TooLarge, RuntimeError) as error:
+        if not is_full(error) or not engine_blocks.keep_less():
+            raise
+        logger.warning(f"passes keep less for their backward pass from now on: {error}")
+        known = self.gradients
+        self._create_loss_and_grad_fn()
+        self.gradients = known
+        return forward_backward(self, prepared_batch)
     finally:
         self.accumulated_grads = None
     if all(map(is_finite, results.values())):

@@ -22,6 +22,7 @@ stock = LoRAMixin.apply_lora, LoRAExpert.__call__
 repairs.apply("engine", [name for name in repairs.NAMES if name != "blocks"])
 from skyrl.backends import jax as backend
 from skyrl.tinker import types
+from jax._src.ad_checkpoint import name_p
 from repairs import engine_blocks, engine_lora, engine_slots
 from tests.support.engine_programs import pass_of
 
@@ -74,6 +75,10 @@ repairs.apply("engine", ["blocks"])
 for kept in (0, 1, 100):  # of no layer, of one, of both
     engine_blocks.keeping = engine_blocks.Keeping(float(kept * 400), 0.0, 1, 1)
     found[f"in blocks, {kept} kept"] = compared(routed, trained(engine_of()))
+engine_blocks.keeping = engine_blocks.Keeping(0.0, 0.0, 1 << 20, 1, 1, float(1 << 40))
+(_, policy), *others = engine_blocks.segments(2, 64)
+assert not others and policy(name_p, name=engine_blocks.INPUT).dst == "pinned_host"
+found["inputs on the host"] = compared(routed, trained(engine_of()))
 print("RESULT", json.dumps(found))
 """
 
@@ -90,7 +95,7 @@ def test_passes_without_routing_and_in_blocks_give_what_skyrl_computes(
     found = results(model, ENGINE)
     assert found.pop("moved") > 1e-3, "the adapters differ"
     assert found.pop("several adapters") < 1e-4, "logits of some 1 to 10"
-    assert len(found) == 4
+    assert len(found) == 5
     for loss, logprobs, gradient in found.values():
         assert loss < 1e-5 and gradient < 1e-5, "relative"
         assert logprobs < 5e-5, "nats of some -6"
