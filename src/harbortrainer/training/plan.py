@@ -113,15 +113,16 @@ def make_plan(config: Config) -> RunPlan:
         config.allow_family_overlap,
     )
     earlier = None if config.resume is None else open_run_directory(config.resume)
+    near = tuple(close_note(train, held_out)) if held_out else ()
     train, held_out, notes = _by_difficulty(config, train, held_out, earlier)
-    if held_out:
-        notes = (*notes, *close_note(train, held_out))
     if earlier is not None:
         require_ledger(earlier.ledger)
         check_split(earlier.path, train, held_out)
         if config.agents_dir is not None:
             agent_pack.check_pack(config, read_json(earlier.path / "versions.json"))
-    return RunPlan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing, notes)
+    return RunPlan(
+        config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing, (*notes, *near)
+    )
 
 
 def _by_difficulty(
