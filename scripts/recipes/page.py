@@ -24,7 +24,7 @@ def page(policies: Mapping[str, Value]) -> str:
     """Markdown. Exits where the tasks of two evaluations differ."""
     first, *_ = policies.values()
     names = [task["name"] for task in first["per_task"]]
-    lines = ["| policy | reward | 95 % interval | against the one above | tasks x trials | ungraded |"]
+    lines = ["| policy | reward | 95 % interval | against the one above | tasks, trials | ungraded |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     above: Value | None = None
     for name, policy in policies.items():
@@ -37,7 +37,7 @@ def page(policies: Mapping[str, Value]) -> str:
             f"{reward['low']:.3f} to {reward['high']:.3f}",
             difference(above, policy),
         ]
-        lines.append(f"| {' | '.join(cells)} | {policy['tasks']} x {policy['trials']} | {policy['ungraded']} |")
+        lines.append(f"| {' | '.join(cells)} | {policy['tasks']}, {policy['trials']} | {policy['ungraded']} |")
         above = policy
     return "\n".join([*lines, "", f"Held-out tasks: {', '.join(names)}."]) + "\n"
 

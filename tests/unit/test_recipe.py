@@ -33,7 +33,7 @@ def test_the_page_has_each_policy_with_its_interval_and_the_difference_to_the_on
     base, tuned = evaluation([0.0, 1.0], [0.0, 0.0]), evaluation([1.0, 1.0], [1.0, 0.0])
     text = page({"base": base, "SFT": tuned})
     lines = text.splitlines()
-    assert lines[2] == "| base | 0.500 | 0.250 to 0.750 |  | 2 x 4 | 0 |"
+    assert lines[2] == "| base | 0.500 | 0.250 to 0.750 |  | 2, 4 | 0 |"
     found = compare({"t0": [0.0, 1.0], "t1": [0.0, 0.0]}, {"t0": [1.0, 1.0], "t1": [1.0, 0.0]})
     assert f"| {found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}] |" in lines[3]
     assert found.difference == 0.5 and lines[-1] == "Held-out tasks: t0, t1."

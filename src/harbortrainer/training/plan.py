@@ -120,9 +120,8 @@ def make_plan(config: Config) -> RunPlan:
         check_split(earlier.path, train, held_out)
         if config.agents_dir is not None:
             agent_pack.check_pack(config, read_json(earlier.path / "versions.json"))
-    return RunPlan(
-        config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing, (*notes, *near)
-    )
+    total_steps = task_order(config, train).total_steps
+    return RunPlan(config, train, held_out, sources, total_steps, earlier, pricing, notes + near)
 
 
 def _by_difficulty(
