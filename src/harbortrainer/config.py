@@ -15,6 +15,7 @@ LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Baseline = Literal["mean", "leave_one_out"]
 
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
+JOB = "harbor:"  # in data: before the folder of a job
 ADDRESS, FIXED, NEXT_STEP = Resume.ADDRESS, Resume.FIXED, Resume.NEXT_STEP
 LENGTH, TASKS = Resume.LENGTH, Resume.TASKS
 
@@ -227,7 +228,9 @@ class TrialSettings(ModelSettings):
     )
 
 
-_BAND = "two mean rewards from 0 to 1, the lower one first; None = off"
+_A_BAND = Check(
+    lambda band: 0 <= band[0] < band[1] <= 1, "two mean rewards from 0 to 1, the lower one first; None = off"
+)
 
 
 @chz.chz
@@ -246,10 +249,21 @@ class Config(TrialSettings, RunSettings):
     task_weights: dict[str, float] = field(
         {}, "how often an epoch takes each task of a source, task_weights.SOURCE=2; else once", resume=FIXED
     )
+    difficulty: str | None = field(
+        None,
+        "file of `tasks measure`: train on tasks whose measured mean reward is within band; None = on all",
+        resume=FIXED,
+    )
+    band: tuple[float, float] = field(
+        (0.1, 0.9),
+        "LOW,HIGH: least and greatest mean reward in the file of difficulty",
+        check=_A_BAND,
+        resume=FIXED,
+    )
     curriculum_band: tuple[float, float] | None = field(
         None,
-        "LOW,HIGH: sample tasks with a mean reward outside seldom; None = all tasks alike",
-        check=Check(lambda band: 0 <= band[0] < band[1] <= 1, _BAND),
+        "LOW,HIGH: sample tasks with a mean reward outside seldom, as this run measures it; None = all tasks alike",
+        check=_A_BAND,
         resume=FIXED,
     )
 
@@ -413,13 +427,22 @@ class SftConfig(RunSettings):
 
     # -- conversations
     data: tuple[str, ...] = field(
-        (), "files of conversations, one JSON object with messages a line: a,b; empty = none", resume=TASKS
+        (),
+        "conversations: files of JSON lines or parquet with messages or conversations, harbor:JOBDIR for trials of "
+        "Harbor's jobs: a,b; empty = none",
+        resume=TASKS,
     )
     runs: tuple[str, ...] = field(
         (), "runs and evaluations whose graded trials become conversations: DIR,DIR; empty = none", resume=TASKS
     )
-    min_reward: float = field(1.0, "least reward of a trial that is taken from runs", resume=FIXED)
+    min_reward: float = field(1.0, "least reward of a trial that is taken from runs or a job of Harbor's", resume=FIXED)
     best_of_group: bool = field(False, "true = only the trials with the best reward of their group", resume=FIXED)
+    held_out_dir: str | None = field(
+        None,
+        "tasks that are held out, named as in tasks_dir: their conversations are left out, and those of data that "
+        "share 13 words in a row with one; None = not checked",
+        resume=TASKS,
+    )
     max_per_task: int = field(
         0, "most conversations of one task, drawn by seed; 0 = no limit", check=FROM_0, resume=FIXED
     )

@@ -244,6 +244,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "min_reward": ("0.5", ("runs=RUN",)),
     "best_of_group": ("true", ("runs=RUN", "min_reward=0")),
     "max_per_task": ("1", ("runs=RUN",)),
+    "held_out_dir": ("nowhere", ()),
     "eval_split": ("0.3", ()),
     "eval_every": ("1", SPLIT),
     "patience": ("1", (*SPLIT, "eval_every=1")),

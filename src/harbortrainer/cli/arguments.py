@@ -255,6 +255,8 @@ def _sources_of_signal(config: Config) -> Iterator[str]:
 
 
 def _evaluation(config: Config) -> Iterator[str]:
+    for setting in changed(config, "band") if config.difficulty is None else ():
+        yield f"{setting}: nothing is measured; give difficulty=FILE of `tasks measure`, or leave it out"
     if config.eval_tasks and config.eval_split:
         yield f"eval_split={config.eval_split}: eval_tasks names the held-out tasks already; give only one of the two"
     if not config.eval_tasks and not config.eval_split:

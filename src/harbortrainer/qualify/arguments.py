@@ -46,6 +46,13 @@ class SplitArgs(ListArgs):
 
 
 @chz.chz
+class CloseArgs:
+    a: str = field(doc="tasks to look at, named as in tasks_dir")
+    b: str = field(doc="tasks that they may be close to, such as a benchmark")
+    json: str | None = field(None, JSON)
+
+
+@chz.chz
 class CheckArgs(ListArgs):
     n_parallel: int = field(max(2, os.cpu_count() or 2), "trials at once", check=ABOVE_0)
     sample: int = field(0, "tasks that have trials, drawn by chance; the others are read only; 0 = all", check=FROM_0)

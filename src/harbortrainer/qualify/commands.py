@@ -1,9 +1,10 @@
-"""The commands `tasks list`, `show`, `split` and `get`: describe and fetch tasks without running them."""
+"""The commands `tasks list`, `show`, `split`, `close` and `get`: describe and fetch tasks without running them."""
 
 import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.docker.inventory import missing_images, missing_note
 from harbortrainer.durable.facts import unchanging
 from harbortrainer.errors import UserError
-from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
+from harbortrainer.qualify.arguments import CloseArgs, GetArgs, ListArgs, SplitArgs
 from harbortrainer.qualify.findings import fetches
+from harbortrainer.tasks.close import close
 from harbortrainer.tasks.fetch import DATASET, DIGESTS, check_digests, fetch_dataset
 from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, read_quarantine, read_settings
-from harbortrainer.tasks.sources import chosen_names, find_sources, with_families
+from harbortrainer.tasks.sources import chosen_names, find_sources, load_sources, with_families
 from harbortrainer.tasks.split import families, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import identify
@@ -80,6 +82,17 @@ async def split(args: SplitArgs) -> int:
         _table(("name", "side", "family"), rows)
         print(*families_note(tasks, args.family), f"{len(sides[0])} training tasks, {len(sides[1])} held out", sep="\n")
     return 0
+
+
+async def list_close(args: CloseArgs) -> int:
+    """Print the tasks of A that are close to tasks of B. Exit status: 1 = there are some. Raises UserError."""
+    with unchanging():
+        tasks, others = (load_sources(find_sources(given)) for given in (args.a, args.b))
+        found = close(tasks, others)
+    if not give_json(json.dumps(list(map(asdict, found)), indent=2), args.json):
+        _table(("name", "other", "why"), list(map(asdict, found)))
+        print(f"{len(found)} of {len(tasks)} tasks are close to one of {len(others)}")
+    return int(bool(found))
 
 
 async def get(args: GetArgs) -> int:

@@ -1,12 +1,14 @@
 """Loads a run's tasks from its sources; selects them by globs, checks weights."""
 
+import contextlib
 import fnmatch
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harbortrainer.durable.files import read_value
 from harbortrainer.errors import UserError
 from harbortrainer.plugins import known
 from harbortrainer.tasks.fetch import find_folder
@@ -103,6 +105,16 @@ def check_weights(weights: Mapping[str, Any], sources: Sequence[Source]) -> dict
 def sources_record(sources: Sequence[Source], weights: Mapping[str, float]) -> list[dict[str, Any]]:
     """The sources as JSON values for the run's directory; digests of the tasks are in its split.json."""
     return [asdict(source) | {"weight": weights.get(source.name, 1.0)} for source in sources]
+
+
+def tasks_of(file: Path, digests: Collection[str]) -> list[Task]:
+    """Those of the tasks in a run's sources.json that are still there, with these digests."""
+    found: list[Task] = []
+    for one in read_value(file) if file.is_file() else ():
+        with contextlib.suppress(UserError):  # moved, or deleted
+            place = one.get("venue", FOLDERS)
+            found += [replace(task, venue=place) for task in venue(place).load(one["path"], ())]
+    return [task for task in found if task.digest in digests]
 
 
 def _find(given: str) -> tuple[str, str, str]:
