@@ -90,11 +90,12 @@ def turns_of(
         if not waiting:
             raise ValueError(f"message {position + 1}: an answer without a prompt")
         if turns:
-            new = template.join(turns[-1].completion_tokens_T, waiting, tools)
+            new = template.joined(turns[-1].completion_tokens_T, waiting, tools)
         else:
-            new = template.first_prompt(waiting, tools)
+            new = template.opening(waiting, tools)
         answered = template.completion(content)
-        turns.append(Turn(0, tuple(new), tuple(answered), (0.0,) * len(answered), 0, text=content))
+        turn = Turn(0, tuple(new.ids), tuple(answered), (0.0,) * len(answered), 0, text=content, roles_T=new.roles)
+        turns.append(turn)
         waiting = []
     if not turns:
         raise ValueError("no message of the role assistant: nothing to train on")
