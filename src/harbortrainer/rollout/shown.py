@@ -9,6 +9,11 @@ from harbortrainer.policy.roles import Span, Written
 HEADINGS = ("New Terminal Output:\n", "Current Terminal Screen:\n")
 CONFIRMS = "Current terminal state:\n"  # begins the question whether the task is complete
 _OMITTED = re.compile(r"\n\[\.\.\. output limited to \d+ bytes; \d+ interior bytes omitted \.\.\.\]\n")
+_MESSAGE = re.compile(
+    rf"(?:Previous response had warnings:\n.*?\n\n)?(?:{CONFIRMS})?(?:{'|'.join(HEADINGS)})(.*?)"
+    r"(?:\n\nAre you sure you want to mark the task as complete\?.*)?",
+    re.DOTALL,
+)
 HALF = 5000  # bytes that Terminus-2 shows of a long output's beginning
 
 
@@ -35,3 +40,9 @@ class Shown:
         note = None if text == self._output else _OMITTED.search(text, max(kept - 3, 0))
         cuts = [begins, *(note.span() if note else ()), len(text)]
         return [(at + a, at + b, Role.ENVIRONMENT) for a, b in zip(cuts[::2], cuts[1::2], strict=True)]
+
+
+def screen_in(message: str) -> Written:
+    """A message of a transcript with the place of the output in it, where it has the form of Terminus-2's."""
+    found = _MESSAGE.fullmatch(message)
+    return Written(message, *([(*found.span(1), Role.ENVIRONMENT)] if found else []))

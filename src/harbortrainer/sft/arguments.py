@@ -49,5 +49,7 @@ def _between(args: SftConfig) -> Iterator[str]:
         yield "data: nothing to train on; give data=FILE.jsonl or runs=RUN_DIR"
     for setting in changed(args, "patience", "eval_every") if not args.eval_split else ():
         yield f"{setting}: no conversation is held out; set eval_split"
+    for setting in changed(args, "observation_loss_coef") if len(args.train_on) == 1 else ():
+        yield f"{setting}: without effect with train_on=answers; set train_on=answers,observations or leave it out"
     for setting in changed(args, "best_of_group", "min_reward") if not args.runs else ():
         yield f"{setting}: it chooses among trials of runs; give runs=RUN_DIR or leave it out"

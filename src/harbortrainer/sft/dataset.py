@@ -50,7 +50,8 @@ class Dataset:
 
 def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     """Read, choose and split the conversations. Raises UserError: field, value and line of what is wrong."""
-    found = [one for file, name in _names(config.data) for one in _of_file(file, name, template)]
+    observed = "observations" in config.train_on
+    found = [one for file, name in _names(config.data) for one in _of_file(file, name, template, observed)]
     found += _of_runs(config, template.renderer)
     if not found:
         raise UserError(_nothing(config))
@@ -91,7 +92,7 @@ def _names(files: Sequence[str]) -> Iterator[tuple[str, str]]:
         taken.add(name)
 
 
-def _of_file(file: str, called: str, template: ChatTemplate) -> Iterator[Conversation]:
+def _of_file(file: str, called: str, template: ChatTemplate, observed: bool) -> Iterator[Conversation]:
     """One conversation a line: messages, and optionally the name of its task and the tools declared in it."""
     path = Path(file).expanduser()
     try:
@@ -107,8 +108,8 @@ def _of_file(file: str, called: str, template: ChatTemplate) -> Iterator[Convers
             if not isinstance(messages, list):
                 raise ValueError('must be an object with a list "messages"')
             task, tools = record.get("task"), _tools(record)
-            name = f"{called}:{number}"
-            yield of_messages(messages, template, name=name, task=str(task) if task else None, source=file, tools=tools)
+            names = {"name": f"{called}:{number}", "task": str(task) if task else None, "source": file}
+            yield of_messages(messages, template, **names, tools=tools, observed=observed)
         except ValueError as error:
             raise UserError(f"data={file}: line {number}: {error}") from None
 
@@ -142,7 +143,7 @@ def _of_runs(config: SftConfig, renderer: Renderer) -> Iterator[Conversation]:
         for batch in _batches(run, forbidden):
             for one in _best(batch) if config.best_of_group else batch:
                 if (one.reward or 0.0) >= config.min_reward:
-                    yield of_trajectory(one, str(run.path))
+                    yield of_trajectory(one, str(run.path), observed="observations" in config.train_on)
 
 
 def _batches(run: RunDirectory, forbidden: set[str]) -> Iterator[list[Trajectory]]:

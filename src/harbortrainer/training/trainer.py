@@ -19,6 +19,8 @@ from harbortrainer.backend.policy import Published
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import TrainingBatch, assemble
+from harbortrainer.learning.datums import count_tokens
+from harbortrainer.learning.observations import observed_nats, observing
 from harbortrainer.learning.off_policy import staleness_metrics
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, batch_name
 from harbortrainer.policy.sampler import PolicySampler, Sampler
@@ -210,13 +212,27 @@ class Terminus2Trainer(Loop[Config, Parts]):
     async def _evaluate(self, step: int, client: Published | None, weights: Sampler | None) -> None:
         """Evaluate and log the row of `step`. `client`, `weights`: its frozen sampler, None = that published last."""
         run = functools.partial(self._run_evaluation, step, client, weights)
-        self._rows.log(step, await self._held_out.evaluate(step, run))
+        measure = functools.partial(self._known_observations, step, client)
+        self._rows.log(step, await self._held_out.evaluate(step, run, measure))
         rows = [row for row in read_lines(self.run_directory.metrics) if row["global_step"] <= step]
         if (line := drift_warning(rows)) is not None:
             self.parts.display.say(line)
         if weights is not None:
             self._evaluations.tidy(step)
             await self.parts.checkpoints.prune(self.parts.policy.delete, self._rows.undecided)
+
+    async def _known_observations(
+        self, step: int, client: Published | None, groups_P: Sequence[TrajectoryGroup]
+    ) -> dict[str, float]:
+        """How well the weights of an evaluation know what the environment answered in it."""
+        sequences_D = [s for group in groups_P for trial in group.trajectories_G for s in observing(trial)]
+        if not self.schedule.at(step).config.observation_loss_coef or not sequences_D:
+            return {}
+        scoring = self.parts.policy.held_out_logprobs(sequences_D, client)
+        if (logprobs_D := await run_until(scoring, self.parts.stop.stopped())) is None:
+            return {}
+        await asyncio.to_thread(self.parts.ledger.scored, step, count_tokens(sequences_D).total())
+        return {f"eval/{name}": value for name, value in observed_nats(sequences_D, logprobs_D).items()}
 
     async def _run_evaluation(
         self,
