@@ -11,7 +11,6 @@ step trains on turns that weights of at most K steps before sampled (`flow.py`, 
 
 import asyncio
 import functools
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +31,7 @@ from harbortrainer.run.metrics import Breakdown, StepUsage, batch_metrics
 from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_trajectory
 from harbortrainer.stopping import Stopped, run_until
 from harbortrainer.tasks.task import Task
-from harbortrainer.training.drift import SILENT_BATCHES, drift_warning, no_signal
+from harbortrainer.training.drift import JUDGED, SILENT_BATCHES, drift_warning, no_signal, worsening
 from harbortrainer.training.evaluation import Evaluations, HeldOut
 from harbortrainer.training.flow import Flow
 from harbortrainer.training.loop import Loop, LoopParts
@@ -68,7 +67,7 @@ class Terminus2Trainer(Loop[Config, Parts]):
         self._breakdown = Breakdown([*schedule.train, *held_out])
         self._held_out = HeldOut(held_out, schedule, self._breakdown, parts.display)
         self._evaluations = Evaluations(parts.policy, parts.sampler, parts.checkpoints, parts.stop)
-        self._recent = deque[dict[str, float]](maxlen=SILENT_BATCHES + 1)  # rows of the last steps
+        self._rows_so_far = read_lines(run.metrics)  # of steps, with what is judged of them
         # evaluations: beside training, or between a step and the next batch
         self._beside = config.eval_overlap or config.max_steps_off_policy > 0
 
@@ -130,9 +129,10 @@ class Terminus2Trainer(Loop[Config, Parts]):
             usage.sampled(groups_P, load)
         row = scores | batch.metrics | updated | self.parts.ledger.metrics() | usage.ended(load)
         self.parts.display.step(self.step, self.schedule.total_steps, row)
-        self._recent.append(row)
-        if (line := no_signal(self._recent)) is not None:
-            self.parts.display.say(line)
+        self._rows_so_far.append({name: value for name, value in row.items() if name in JUDGED})
+        for line in (no_signal(self._rows_so_far[-SILENT_BATCHES - 1 :]), worsening(self._rows_so_far)):
+            if line is not None:
+                self.parts.display.say(line)
         return row
 
     async def _sample_and_score(self, flow: Flow, config: Config) -> tuple[list[TrajectoryGroup], dict[str, float]]:
