@@ -20,16 +20,9 @@ from statistics import fmean
 
 from bench import report
 from bench.off_policy_quickstart import quickstart
-from harbortrainer.backend.policy import SavedState
-from harbortrainer.backend.reference import Reference
-from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.learning.observations import observed_nats, observing
-from harbortrainer.run.checkpoints import CheckpointLog
-from harbortrainer.run.config_changes import ConfigHistory
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.run.trajectories import read_batch
-from harbortrainer.training.outside import Outside
+from scripts.gpu.known import nats
 from tests.support.small_server import Server
 
 KINDS, MEMBERS, HELD_OUT = ("create", "append", "copy", "count"), range(1, 7), (5, 6)
@@ -59,29 +52,6 @@ def train(run: RunDirectory, tasks: Path, url: str, seed: int, coefficient: floa
         given |= {"logs_dir": str(run.path.parent), "run_name": run.name, "observation_loss_coef": f"{coefficient:g}"}
         words = [f"{name}={value}" for name, value in given.items()]
     subprocess.run([sys.executable, "-m", "src.train", *words, "display=plain"], cwd=report.ROOT, check=True)
-
-
-class Kept:
-    """The samplers of this measurement, which nothing keeps."""
-
-    def sampler_of(self, state: str) -> None: ...
-    def note_model(self, model_id: str) -> None: ...
-    def note_sampler(self, state: str, sampler: str) -> None: ...
-    def drop_sampler(self, state: str) -> None: ...
-
-
-async def nats(run: RunDirectory, first: RunDirectory) -> tuple[float, float]:
-    """Before the first step and after the last, on the trials of the first evaluation of `first`."""
-    trials = read_batch(first.trajectories("eval", 0)).values()
-    sequences_D = [sequence for trial in trials for sequence in observing(trial)]
-    (_, config), *_ = ConfigHistory(run, Config).configs()
-    backend = await Outside().connect(config)
-    found: list[float] = []
-    for record in (CheckpointLog(run.checkpoints).records[i] for i in (0, -1)):
-        state = SavedState(f"{run.path}@{record.step}", record.path)
-        reference = Reference(backend, config.model_name, Kept(), state)
-        found.append(observed_nats(sequences_D, await reference.logprobs(sequences_D))["observation/nats"])
-    return found[0], found[1]
 
 
 def row(run: RunDirectory, first: RunDirectory, seed: int, coefficient: float) -> list[str]:
