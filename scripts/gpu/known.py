@@ -2,8 +2,8 @@
 
 python -m scripts.gpu.known RUN ...
 
-The trials: those of the first run's first evaluation. Nats: mean of -log p over all tokens that the terminal answered in
-them. The runs' server has to run, and to have both states (keep_checkpoints=0).
+The trials: those of the first run's first evaluation. Nats: mean of -log p over all tokens that the terminal answered
+in them. The runs' server has to run, and to have both states (keep_checkpoints=0).
 """
 
 import asyncio
