@@ -2,9 +2,9 @@
 
     python -m bench.observations [--seeds 1] [--coefficient 0.05] [--max-steps 12] [--keep FOLDER] [--write]
 
-The tasks are some of the quickstart's, whose shells say at each prompt what the policy has never read. Each seed trains
-twice, with the settings of run_quickstart.sh. Nats: mean of -log p over all tokens that the terminal answered in the
-first evaluation of the seed's first run, the same trials for all weights: those before the first step, and the last.
+The tasks are some of the quickstart's, whose shells say after each command what the policy has never read. Each seed
+trains twice, with the settings of run_quickstart.sh. Nats: mean of -log p over all tokens that the terminal answered in
+the first evaluation of the seed's first run, the same trials for all weights, before the first step and after the last.
 --keep: where the runs stay; finished ones are not run again.
 """
 
@@ -27,16 +27,19 @@ from tests.support.small_server import Server
 
 KINDS, MEMBERS, HELD_OUT = ("create", "append", "copy", "count"), range(1, 7), (5, 6)
 HEADINGS = ("seed", "observation_loss_coef", "nats before", "nats after", "change", "reward, last third", "held out")
-SETTINGS = ("batch_size=4", "num_substeps=1", "eval_group_size=1", "save_every=0", "keep_checkpoints=0")
+SETTINGS = (
+    "batch_size=2", "group_size=4", "max_turns=2", "num_substeps=1", "eval_group_size=1", "save_every=0",
+    "keep_checkpoints=0",
+)  # fmt: skip
 
 
 def make_tasks(folder: Path) -> Path:
-    """The tasks, each with a shell that reports the jobs of another machine."""
+    """The tasks, each with a shell that reports the jobs of another machine after each command."""
     for number, name in enumerate(f"{kind}-{member}" for kind in KINDS for member in MEMBERS):
         shutil.copytree(report.ROOT / "datasets" / "quickstart" / name, folder / name)
         said = f"node {17 * number % 97}: {number % 5} jobs wait, the next backup begins at {number % 24:02}:15"
         with (folder / name / "environment" / "Dockerfile").open("a") as file:
-            file.write(f"""\nENV PROMPT_COMMAND="echo '{said}'"\n""")
+            file.write(f"""\nENV PROMPT_COMMAND="[ -z \\"\\$SEEN\\" ] || echo '{said}'; SEEN=1"\n""")
     return folder
 
 
