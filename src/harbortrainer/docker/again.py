@@ -17,10 +17,11 @@ from harbortrainer.docker.container import committed
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.docker.footprint import solutions
-from harbortrainer.docker.layer import Change, Kind
+from harbortrainer.docker.layer import Change, Kind, way
+from harbortrainer.docker.mentions import names_of, words_of
 from harbortrainer.docker.network_files import removal_script
 from harbortrainer.docker.records import Records, records_of
-from harbortrainer.docker.restore import moved, put_back, survey
+from harbortrainer.docker.restore import Survey, moved, put_back, survey
 from harbortrainer.docker.solution import footprint_of
 from harbortrainer.docker.watch import Seen
 
@@ -101,11 +102,20 @@ class Again:
         assert found is not None
         if records is None:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
+        told, named = self._told(seen, found)
         changed = Changed(
             (*found.contents, *late), found.plain, found.shadows, found.targets, records.listed, records.about, mounted,
-            {one.path for one in late}, found.is_new_name,
+            {one.path for one in late}, named, told, found.is_new_name,
         )  # fmt: skip
         return causes_of(changed, seen, asked)
+
+    def _told(self, seen: Seen, found: Survey) -> tuple[frozenset[str], frozenset[str]]:
+        """Words that tell verification what to do, and changed files that it did not open but that are among them."""
+        task, closed = self._environment.task, found.plain.difference(seen.opened or ())
+        if task is None or not (closed or seen.sockets):
+            return frozenset(), frozenset()
+        told = words_of(task, seen, found.layer.of_image)
+        return told, frozenset(path for path in closed if not told.isdisjoint(names_of(path, found.made)))
 
     @contextlib.asynccontextmanager
     async def fresh(self, undone: Sequence[Change] | None) -> AsyncIterator[Place]:
@@ -157,7 +167,11 @@ class Again:
         now = await call(survey, environment.container, environment.phases.before)
         known = {one.path for one in found.changes}.union(held)
         new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
-        undone = sorted({*changes, *new})
+        undone = {*changes, *new}
+        left = {*now.contents} - undone
+        used = {above for one in left for above in way(one.path)}
+        emptied = {above for one in undone for above in way(one.path)} - used
+        undone = sorted(undone | {one for one in now.changes if one.path in emptied and one.kind is Kind.ADDED})
         removed = await call(put_back, to.container, undone, environment.container, image, environment.run_id)
         for script in removal_script(removed):
             await to.exec(script, user="root")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from harbor.models.trial.paths import EnvironmentPaths
 
-from harbortrainer.docker.asked import Footprint
+from harbortrainer.docker.asked import Footprint, without_numbers
 from harbortrainer.docker.cause import is_made_anew
 from harbortrainer.docker.command import IN_SHELL, Command
 from harbortrainer.docker.daemon import call
@@ -163,7 +163,8 @@ class AgentPhases:
         paths = {one.path for one in self.found.changes if not is_made_anew(one.path)} | set(self.mounted)
         ports = frozenset(port for one in left for port in one.ports)
         names = frozenset(one.name for one in left if not one.ports)
-        return Footprint(frozenset(paths), self.found.made, ports, names)
+        sockets = frozenset(without_numbers(name) for one in left for name in one.sockets if name.startswith("@"))
+        return Footprint(frozenset(paths), self.found.made, ports, names, sockets)
 
     async def _left(self) -> tuple[Process, ...]:
         """The processes of the agent, once they wait for something."""

@@ -113,7 +113,7 @@ class GradingVerifier(SafeVerifier):
         async with again.in_place(causes) as place, self._watched(place.environment) as sight:
             reward = await self._measured(contextlib.nullcontext(place))
         left = await self._causes(again, sight.seen, causes.unasked)
-        return -math.inf if left.processes or left.tampered or left.late else reward
+        return -math.inf if left.processes or left.tampered or left.late or left.sockets else reward
 
     @contextlib.asynccontextmanager
     async def _watched(self, environment: DockerEngineEnvironment) -> AsyncIterator[Sight]:
