@@ -145,12 +145,10 @@ class QualificationTrials:
         agent = AgentConfig(import_path="harbortrainer.qualify.trials:TaskOracle", kwargs={"task_dir": str(task)})
         return await self._run(copy, agent, STRANGER, repeats=0)
 
-    async def script(
-        self, task: Path, kind: str, script: str, *, repeats: int, pause: float = 0.0
-    ) -> QualificationTrial:
+    async def script(self, task: Path, kind: str, script: str, *, repeats: int) -> QualificationTrial:
         options = {"script": script, "seconds": int(_task_config(task).agent.timeout_sec or SCRIPT_SEC)}
         agent = AgentConfig(import_path="harbortrainer.qualify.trials:ScriptAgent", kwargs=options)
-        return await self._run(task, agent, kind, repeats=repeats, pause=pause)
+        return await self._run(task, agent, kind, repeats=repeats)
 
     async def _run(self, task: Path, agent: AgentConfig, kind: str, **verifier: Any) -> QualificationTrial:
         """`verifier`: arguments of RepeatedVerifier."""
