@@ -37,11 +37,11 @@ async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, buil
         return report
     if not await _build(report, task, trials, args, building):
         return report
-    report.findings += findings.fetches(task)
+    report.findings += (fetches := findings.fetches(task))
     fresh: Sequence[QualificationTrial] = ()
     if not (task / "solution").is_dir() and not list(task.glob("steps/*/solution")):
         report.add("no solution", Level.WARNING, "there is no oracle to prove that the task can be solved")
-    elif not (fresh := await _oracle(report, task, trials, args)):
+    elif not (fresh := await _oracle(report, task, trials, args, offline=not fetches)):
         return report
     if not trials.is_watched(task):
         report.add("not watched", Level.WARNING, UNWATCHED)
@@ -74,18 +74,18 @@ async def _build(
 
 
 async def _oracle(
-    report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs
+    report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs, *, offline: bool
 ) -> Sequence[QualificationTrial]:
     """Fresh trials of the oracle; () = the task is bad.
 
-    The first trial has no network where the environment can do that; where it fails, another one has. The last of
-    several has a task without a solution.
+    The first trial has no network where the environment can do that and no script fetches, which would only wait; where
+    it fails, another one has. The last of several has a task without a solution.
     """
     n_strangers = int(args.n_oracle > 1 and trials.is_watched(task))
     each = -(-REPEATS // (args.n_oracle - n_strangers))
-    first = await trials.oracle(task, repeats=each, offline=True)
+    first = await trials.oracle(task, repeats=each, offline=offline)
     online: QualificationTrial | None = None
-    if first.reward is None or first.reward < 1:
+    if offline and (first.reward is None or first.reward < 1):
         online = await trials.oracle(task, repeats=each)
     fresh = [online or first]
     if fresh[0].reward is not None and fresh[0].reward >= 1:
