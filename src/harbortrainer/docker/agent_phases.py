@@ -181,9 +181,9 @@ class AgentPhases:
             await self._shells.run(Command(f"kill -s KILL {' '.join(map(str, pids))} 2>/dev/null; true"), user="root")
 
     async def relieve(self, limit: int) -> None:
-        """End the agent's processes if they have used up the container's `limit`, so that no command could start."""
+        """End all processes if they have used up the container's `limit`, so that no command could start."""
         if await self._processes.count() >= FULL * limit:
-            _log.warning("%s: all %d processes are in use; the agent's are ended", self._container, limit)
+            _log.warning("%s: all %d processes are in use; they are ended", self._container, limit)
             await self._processes.end()
 
     async def _end_verifier(self) -> None:
