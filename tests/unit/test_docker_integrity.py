@@ -108,6 +108,21 @@ def test_a_plain_file_has_content_and_the_images_rights(overlay: tuple[Path, Pat
     assert [name for name in names if found.is_plain(f"/{name}")] == ["new", "same"]
 
 
+def test_a_file_of_which_only_the_time_is_new_is_not_plain(
+    overlay: tuple[Path, Path, OverlayLayer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upper, lower, found = overlay
+    for name, text in (("opened", "ab"), ("touched", "ab"), ("written", "cd")):
+        for folder, content in ((lower, "ab"), (upper, text)):
+            (folder / name).write_text(content)
+            os.utime(folder / name, (1, 1 if folder == lower or name == "opened" else 2))
+    names = ("opened", "touched", "written")
+    assert [name for name in names if found.is_plain(f"/{name}")] == ["opened", "written"]
+    monkeypatch.setattr(layer, "MAX_COMPARED", 2)
+    unread = OverlayLayer(str(upper), [str(lower)])
+    assert [name for name in names if unread.is_plain(f"/{name}")] == ["opened"], "more than is compared"
+
+
 def test_new_rights_of_an_old_folder_are_a_change(overlay: tuple[Path, Path, OverlayLayer]) -> None:
     upper, _, found = overlay
     (upper / "root").mkdir()

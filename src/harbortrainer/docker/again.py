@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import posixpath
 import tempfile
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ class Again:
 
     def __init__(self, environment: DockerEngineEnvironment) -> None:
         self._environment = environment
+        self._asked = Asked(None, "")
 
     @property
     def is_whole(self) -> bool:
@@ -97,7 +98,7 @@ class Again:
         """`records`: None = to be read. Blocks."""
         task = self._environment.task
         text, user = (_instructions(task), allowed(task)) if task else ("", frozenset[str]())
-        asked = Asked(footprint, text, self._environment.workdir, user)
+        asked = self._asked = Asked(footprint, text, self._environment.workdir, user)
         found, mounted = self._environment.phases.found, self._environment.phases.mounted
         assert found is not None
         if records is None:
@@ -167,14 +168,17 @@ class Again:
         now = await call(survey, environment.container, environment.phases.before)
         known = {one.path for one in found.changes}.union(held)
         new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
-        undone = {*changes, *new}
-        left = {*now.contents} - undone
-        used = {above for one in left for above in way(one.path)}
-        emptied = {above for one in undone for above in way(one.path)} - used
-        undone = sorted(undone | {one for one in now.changes if one.path in emptied and one.kind is Kind.ADDED})
+        undone = sorted({*changes, *new, *self._emptied(now, {*changes, *new})})
         removed = await call(put_back, to.container, undone, environment.container, image, environment.run_id)
         for script in removal_script(removed):
             await to.exec(script, user="root")
+
+    def _emptied(self, now: Survey, undone: Collection[Change]) -> Iterator[Change]:
+        """Folders in which nothing stays that was made, for which the task does not ask."""
+        used = {above for one in {*now.contents}.difference(undone) for above in way(one.path)}
+        emptied = {above for one in undone for above in way(one.path)} - used
+        made = (one for one in now.changes if one.folder and one.kind is Kind.ADDED)
+        return (one for one in made if one.path in emptied and not self._asked.allows(one.path))
 
 
 def _instructions(task: Path) -> str:

@@ -33,6 +33,7 @@ _GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
 _MOST_FOLDERS, _MOST_IMAGES = 1024, 64
 MAX_LISTED = 4 * 1024 * 1024  # of what `docker diff` lists
 MAX_CONTENT = 8 * 1024 * 1024  # of a file that is read into memory
+MAX_COMPARED = 256 * 1024 * 1024  # of files with new times; more count as unchanged
 _PIECE = 1024 * 1024
 _PATH_MAX = 4096
 MOST_CHANGES = 100_000  # that are looked at
@@ -150,6 +151,7 @@ class OverlayLayer:
     def __init__(self, upper: str, lowers: Iterable[str] = ()) -> None:
         self._upper = upper
         self._modes: dict[str, int] = {}
+        self._to_compare = MAX_COMPARED
         self.image = ImageFiles(lowers)
 
     def changes(self, root: str) -> Iterator[Change]:
@@ -234,7 +236,8 @@ class OverlayLayer:
             return False
         if entry.st_size != old.st_size or entry.st_mtime_ns == old.st_mtime_ns:
             return True
-        return entry.st_size > MAX_CONTENT or self.content(path) != _content_of(found)
+        self._to_compare -= entry.st_size
+        return self._to_compare > 0 and self.content(path) != _content_of(found)
 
     def names(self, folder: str) -> list[str]:
         return _names(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []

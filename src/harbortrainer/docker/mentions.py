@@ -3,6 +3,7 @@
 No event of every kernel tells of such questions (whether a file exists, how large or old it is).
 """
 
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -22,15 +23,19 @@ def words_of(task: Path, seen: Seen, read: Callable[[str], bytes | None]) -> fro
     `read`: what the image has at a path. Blocks.
     """
     tests = [path for folder in (task / "tests", *task.glob("steps/*/tests")) for path in folder.rglob("*")]
-    texts = [_start(path) for path in sorted(tests)[:_MOST_FILES] if path.is_file()]
-    texts += (text for path in sorted(set(_told_by(seen)))[:_MOST_FILES] if (text := read(path)) is not None)
-    found = {word for text in texts if len(text) <= _MOST_BYTES for word in _WORD.findall(text)}
+    own = (_start(path) for path in sorted(tests) if path.is_file())
+    others = (read(path) for path in sorted(set(_told_by(seen))))
+    found = {word for texts in (own, others) for text in _small(texts) for word in _WORD.findall(text)}
     return frozenset(word.decode(errors="replace") for word in found)
 
 
 def _start(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(_MOST_BYTES + 1)
+
+
+def _small(texts: Iterable[bytes | None]) -> Iterator[bytes]:
+    return itertools.islice((text for text in texts if text is not None and len(text) <= _MOST_BYTES), _MOST_FILES)
 
 
 def _told_by(seen: Seen) -> Iterator[str]:
