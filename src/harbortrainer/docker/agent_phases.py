@@ -21,7 +21,7 @@ from harbortrainer.harbor import MODE
 
 _SHOWN = 300  # bytes of what a program printed
 CLOSE_SEC = 20.0  # for what makes a container ready for verification; the agent may have replaced its programs
-SETTLE_TRIES, SETTLE_SEC = 10, 0.3  # until what a solution has started listens
+SETTLE_TRIES, SETTLE_SEC = 200, 0.3  # until what a solution has started waits; a busy machine starves it
 FULL = 0.8  # of the limit, which counts threads too
 _AWAY = f"{EnvironmentPaths().logs_dir}/.before"  # where full folders of these names go
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)

@@ -74,7 +74,8 @@ class Look:
         ports = sorted(one for one in held if isinstance(one, int))
         named = sorted(one for one in held if isinstance(one, str))[:MOST_WRITES]
         name = _text(f"/proc/{pid}/comm").rstrip("\n")
-        self.processes[pid] = Process(fields[19], inner_of(pid), name, self._ran(pid), ports, writes, named)
+        ran = -1 if fields[0] in "RD" else self._ran(pid)  # on a busy machine it may wait for seconds
+        self.processes[pid] = Process(fields[19], inner_of(pid), name, ran, ports, writes, named)
 
     def _ran(self, pid: int) -> int:
         threads = threads_of(pid, self._threads + 1)

@@ -40,7 +40,7 @@ STRANGER = "stranger"  # the same, where the task's folder has no solution
 OUTPUT, CUT = "output", "cut"  # keys of the context's metadata: a script's output; whether it was not over in time
 SCRIPT_SEC = 60  # for a script, where the task has no limit for agents
 _MOST_OUTPUT = 20_000  # characters
-REPEAT_SEC = 30.0  # for the repeats of one trial's verifier
+REPEAT_SEC = 15.0  # for the repeats of one trial's verifier
 _SLACK_SEC = 60.0
 
 
