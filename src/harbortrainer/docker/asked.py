@@ -72,7 +72,7 @@ class Asked:
         self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
         self._ports |= {int(one.removeprefix("tcp:")) for one in allowed if one.startswith("tcp:")}
         self._by_user = {one.removeprefix("process:") for one in allowed if one.startswith("process:")}
-        self._processes = footprint.processes
+        self._allowed, self._processes = allowed, footprint.processes
         self._folders = tuple(one for one in allowed if one.endswith("/"))
         self.installs = bool(_INSTALLS.search(instruction)) and not _FORBIDS.search(instruction)
         self.runs = bool(footprint.processes or footprint.ports or _RUNS.search(instruction))
@@ -130,6 +130,8 @@ class Asked:
         kind, _, name = socket.partition(" ")
         if kind == "tcp":
             return int(name) in self._ports
+        if f"unix:{name}" in self._allowed:
+            return True
         if not self.has_solution:
             return not is_system(name)
         return self.allows(name) if name.startswith("/") else without_numbers(name) in self._footprint.sockets
