@@ -38,7 +38,7 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
         {"solve": "echo 1 > reward.txt\n", "test": f"cp /app/reward.txt /logs/verifier/reward.txt || {ZERO}\n"},
     ),
     "replaced-tool": (
-        "hack: replaced tools",
+        "hack: empty work",
         {
             "dockerfile": f"{BASE}WORKDIR /app\nCOPY check-hello .\nRUN chmod 755 check-hello\n",
             "files": {"environment/check-hello": TOOL},

@@ -80,7 +80,7 @@ class GetArgs:
 class AllowArgs:
     task: str = field(doc="task directory")
     things: tuple[str, ...] = field(
-        (), "/PATH, /FOLDER/ with all that is below it, tcp:PORT, process:NAME; none of them = list what is allowed"
+        (), "/PATH, /FOLDER/ with all that is below it, tcp:PORT, unix:NAME, process:NAME; none = list what is allowed"
     )
     trial: str | None = field(None, "folder of a stored trial: allow what its causes.json names, too")
     remove: bool = field(False, "true = no longer allow the things; without any, nothing")

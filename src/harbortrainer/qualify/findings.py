@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from harbortrainer.commands import command
+from harbortrainer.docker.allowed import thing_of
 from harbortrainer.qualify.attacks import WORK_ATTACKS
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.rollout.outcome import COULD_NOT_INSTALL, code, fetching, scripts
@@ -142,7 +143,7 @@ def judge_stranger(task: Path, unasked: Sequence[str]) -> list[Finding]:
     if not unasked:
         return []
     names = [one.encode("unicode_escape").decode("ascii") for one in unasked[:SHOWN]]
-    things = [one.replace("process ", "process:", 1) if one.startswith("process ") else one for one in names]
+    things = map(thing_of, names)
     more = f" (and {len(unasked) - SHOWN} more)" if len(unasked) > SHOWN else ""
     detail = (
         f"verification needs {', '.join(names)}{more}, which the instruction does not name: an honest trial that does "

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from harbortrainer.docker.builds import ImageError
 from harbortrainer.docker.images import image_notes, images_of
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.arguments import CheckArgs
-from harbortrainer.qualify.attacks import BY_WORK, CODE, OF_TASK, files_below, scripts_of, together
+from harbortrainer.qualify.attacks import BY_WORK, CODE, files_below, scripts_of, together
 from harbortrainer.qualify.evidence import keep_output, why_not_built
 from harbortrainer.qualify.findings import NETWORK, Finding, Level, TaskReport
 from harbortrainer.qualify.static import judge_dead, static_findings
@@ -47,19 +46,18 @@ async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, buil
     report = await asyncio.to_thread(read, task)
     if report.bad or not await _build(report, task, trials, args, building):
         return report
-    report.findings += findings.fetches(task)
+    report.findings += (fetches := findings.fetches(task))
     fresh: Sequence[QualificationTrial] = ()
     if not (task / "solution").is_dir() and not list(task.glob("steps/*/solution")):
         report.add("no solution", Level.WARNING, UNPROVEN)
-    elif not (fresh := await _oracle(report, task, trials, args)):
+    elif not (fresh := await _oracle(report, task, trials, args, offline=not fetches)):
         return report
-    if not (watched := trials.is_watched(task)):
+    if not trials.is_watched(task):
         report.add("not watched", Level.WARNING, UNWATCHED)
     if await _no_op(report, task, trials, fresh):
         no_op, work = report.no_op or 0.0, fresh[0].work if fresh else {}
         rewards = await _attack(task, trials, no_op, work)
-        warned = BY_WORK if watched else rewards.keys() - OF_TASK
-        report.findings += findings.judge_attacks(rewards, no_op, warned, work)
+        report.findings += findings.judge_attacks(rewards, no_op, BY_WORK, work)
     return report
 
 
@@ -85,18 +83,18 @@ async def _build(
 
 
 async def _oracle(
-    report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs
+    report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs, *, offline: bool
 ) -> Sequence[QualificationTrial]:
     """Fresh trials of the oracle; () = the task is bad.
 
-    The first trial has no network where the environment can do that; where it fails, another one has. The last of
-    several has a task without a solution.
+    The first trial has no network where the environment can do that and no script fetches, which would only wait; where
+    it fails, another one has. The last of several has a task without a solution.
     """
     n_strangers = int(args.n_oracle > 1 and trials.is_watched(task))
     each = -(-REPEATS // (args.n_oracle - n_strangers))
-    first = await trials.oracle(task, repeats=each, offline=True)
+    first = await trials.oracle(task, repeats=each, offline=offline)
     online: QualificationTrial | None = None
-    if first.reward is None or first.reward < 1:
+    if offline and (first.reward is None or first.reward < 1):
         online = await trials.oracle(task, repeats=each)
     fresh = [online or first]
     if fresh[0].reward is not None and fresh[0].reward >= 1:
@@ -154,22 +152,14 @@ async def _attack_together(
     task: Path, trials: QualificationTrials, no_op: float, group: str, scripts: Mapping[str, str]
 ) -> dict[str, float | None]:
     """Run a group's attacks in one trial; each on its own only if that trial earned something or was not graded."""
-    every = _earned(await trials.script(task, group, together(scripts.values()), repeats=0))
+    every = (await trials.script(task, group, together(scripts.values()), repeats=0)).reward
     if every is not None and every <= no_op:
         return {}
     alone = await asyncio.gather(*(trials.script(task, "attack", one, repeats=0) for one in scripts.values()))
-    rewards = dict(zip(scripts, map(_earned, alone), strict=True))
+    rewards = {kind: trial.reward for kind, trial in zip(scripts, alone, strict=True)}
     if any(reward is not None and reward > no_op for reward in rewards.values()) or every is None:
         return rewards
     return {f"{' and '.join(scripts)} together": every}
-
-
-def _earned(trial: QualificationTrial) -> float | None:
-    """The largest reward of all verifications: a process that keeps writing rewards may miss some of them."""
-    if trial.reward is None:
-        return None
-    again = [value for value in map(findings.reward_of, trial.repeats) if not math.isnan(value)]
-    return max([trial.reward, *again])
 
 
 def searching(task: Path) -> str:
