@@ -211,7 +211,7 @@ def _name_left(log: str) -> None:
     """Name what a build has left without a name: its last step if it failed, and the stages before its last one."""
     stages = _STAGE.split(log)[1:]
     for stage in stages[:-1] if _BUILT in log else stages:
-        if made := _MADE.findall(stage):
+        if made := _MADE.findall(stage)[1:]:  # the first is the base
             with contextlib.suppress(DockerException):  # it is a cache
                 engine().tag(made[-1], *parse_repository_tag(f"{CACHED}{made[-1]}"))
 
