@@ -84,6 +84,12 @@ REPAIRS = (
         engine=("engine_loss_sum",),
     ),
     Repair(
+        "own_ratio",
+        "a policy loss cannot teach tokens that were not sampled in the same pass",
+        f"{JAX}: JaxBackendImpl._create_loss_and_grad_fn",
+        engine=("engine_own_ratio",),
+    ),
+    Repair(
         "grad_clip",
         "grad_clip_norm is ignored",
         f"{API}, skyrl/tinker/types.py: AdamParams",

@@ -191,7 +191,7 @@ def mark_taken() -> None:
     file = os.environ.get(TAKEN_FILE)
     jax.block_until_ready(jnp.zeros(()))  # the first array makes the pool
     stats = jax.local_devices()[0].memory_stats() or {}
-    if file and stats.get("pool_bytes", 0) >= stats.get("bytes_limit", 1):
+    if file and stats.get("pool_bytes", 0) >= 0.9 * stats.get("bytes_limit", 1):
         Path(file).touch()
 
 

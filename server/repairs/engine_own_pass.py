@@ -47,6 +47,11 @@ def sequence_mean(token_losses_BT: jax.Array, weights_BT: jax.Array) -> jax.Arra
     return token_losses_BT.sum(axis=-1) / jnp.maximum(weights_BT.sum(axis=-1), 1e-9)
 
 
+def as_given(sampling_logprobs: jax.Array, _logprobs: jax.Array) -> jax.Array:
+    """Stock: a ratio is against what the client says that the sampler gave each token."""
+    return sampling_logprobs
+
+
 def datum_mean(datums: int) -> float:
     """Stock divisor of the summed gradient: the number of datums."""
     return max(datums, 1)
@@ -65,7 +70,7 @@ def create_pass(self: Any) -> None:
     graphdef, own_lora, _ = nnx.split(self.own_view, self.own_view.is_lora_param, ...)
     self.accumulated_grads = None  # the stock buffer for all slots
     self.gradients = {}
-    reduce_losses = self.reduce_losses
+    reduce_losses, samples_of = self.reduce_losses, self.samples_of
 
     def losses(
         lora, others, ids, mask, targets, weights, kinds, sampling_logprobs, advantages, config: Settings
@@ -76,6 +81,8 @@ def create_pass(self: Any) -> None:
         logprobs = target_logprobs(model, output.last_hidden_state, targets, adapters)
         if targets.ndim > ids.ndim:  # one value of a token for all its targets
             sampling_logprobs, advantages = sampling_logprobs[..., None], advantages[..., None]
+
+        sampling_logprobs = samples_of(sampling_logprobs, logprobs)
 
         def one_sequence(kind, *inputs):
             return jax.lax.switch(kind, LOSS_FUNCTIONS, *inputs)
@@ -201,6 +208,7 @@ def apply() -> None:
         return
     JaxBackendImpl.reduce_losses = staticmethod(sequence_mean)
     JaxBackendImpl.gradient_divisor = staticmethod(datum_mean)
+    JaxBackendImpl.samples_of = staticmethod(as_given)
     JaxBackendImpl._create_loss_and_grad_fn = create_pass
     JaxBackendImpl.forward_backward = forward_backward
     JaxBackendImpl.forward = forward

@@ -60,7 +60,7 @@ def process_single_requests(self: Any, requests: dict) -> None:
 
 def samples(self: Any) -> bool:
     """Whether samples are under way (engine_seating)."""
-    return self._sampler is not None and self._sampler.busy
+    return bool(getattr(self, "_sampler", None)) and self._sampler.busy
 
 
 def process_pending_requests(self: Any) -> None:

@@ -26,6 +26,7 @@ from repairs.machine import GIB
 
 Make = Callable[[int], Program]  # of a length
 ON_GPU = 8192  # tokens up to which waves are compiled ahead there, from the start on
+ARRAYS = jax.Array, jax.ShapeDtypeStruct
 TARGETS = 6  # the place of the targets among the arguments of a pass
 
 
@@ -160,7 +161,7 @@ def settings_of(rest: Any) -> list[Any]:
 
 def rows_of(rest: Any, rows: int) -> list[Any]:
     """Arguments that have an entry for each row, with other rows; flags as they are."""
-    return [spec(value, (rows, *value.shape[1:])) if isinstance(value, jax.Array) else value for value in rest]
+    return [spec(value, (rows, *value.shape[1:])) if isinstance(value, ARRAYS) else value for value in rest]
 
 
 def with_programs(stock_create: Any) -> Any:

@@ -10,7 +10,7 @@ Auto = Literal["auto"]
 AUTO: Auto = "auto"
 Backend = Literal["tinker", "skyrl-tx"]
 ToolFormat = Literal["template", "hermes"]
-LossFn = Literal["importance_sampling", "ppo", "cispo"]
+LossFn = Literal["importance_sampling", "ppo", "cispo", "dppo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Baseline = Literal["mean", "leave_one_out"]
 
@@ -152,6 +152,20 @@ class TrialSettings(ModelSettings):
         check=ABOVE_0_OR_AUTO,
     )
     images_ahead: int = field(4, "steps whose task images are made before the steps begin", check=FROM_0)
+    images: str | None = field(
+        None,
+        "REGISTRY/PREFIX that task images are pulled from, and pushed to once made; None = each machine makes them",
+    )
+    base_images: str | None = field(
+        None,
+        "file of lines FROM_IMAGE OTHER_IMAGE: bases to take for those of Dockerfiles, as a mirror's; None = none",
+        resume=NEXT_STEP,
+    )
+    images_gb: float | Auto = field(
+        AUTO,
+        "GB of task images on Docker's disk, beyond which those needed last go; auto = all but a reserve of it",
+        check=ABOVE_0_OR_AUTO,
+    )
     environment_type: str = field(
         "docker",
         "Harbor environment: docker, daytona, modal, e2b, ..., or MODULE:CLASS",
@@ -313,7 +327,13 @@ class Config(TrialSettings, RunSettings):
 
     # -- learning
     loss_fn: LossFn = field(
-        "importance_sampling", "policy loss on the server: importance_sampling, ppo or cispo", resume=NEXT_STEP
+        "importance_sampling", "policy loss: importance_sampling, ppo, cispo, or dppo", resume=NEXT_STEP
+    )
+    dppo_divergence: Literal["tv", "kl"] = field(
+        "tv", "of a token's probability under trainer and sampler: tv = total variation, kl", resume=NEXT_STEP
+    )
+    dppo_threshold: float = field(
+        0.1, "divergence above which dppo moves a token no further", check=FROM_0, resume=NEXT_STEP
     )
     importance_cap: float = field(
         2.0,
@@ -356,7 +376,16 @@ class Config(TrialSettings, RunSettings):
     normalize_advantages_by_std: bool = field(False, "divide advantages by their group's std", resume=NEXT_STEP)
     remove_constant_reward_groups: bool = field(False, "leave out groups whose rewards are all equal", resume=NEXT_STEP)
     reward_weight: float = field(
-        1.0, "factor of advantages from rewards; 0 = learn from kl_penalty_coef alone", check=FROM_0, resume=NEXT_STEP
+        1.0,
+        "factor of advantages from rewards; 0 = learn from kl_penalty_coef or observation_loss_coef alone",
+        check=FROM_0,
+        resume=NEXT_STEP,
+    )
+    observation_loss_coef: float = field(
+        0.0,
+        "factor of the mean cross-entropy of what the environment answered; 0 = off, 0.05 is usual",
+        check=FROM_0,
+        resume=NEXT_STEP,
     )
     kl_penalty_coef: float = field(
         0.0, "penalty per nat of log-ratio to kl_reference; 0 = off", check=FROM_0, resume=NEXT_STEP
@@ -452,6 +481,20 @@ class SftConfig(RunSettings):
     # -- learning
     loss_norm: Literal["token_mean", "sequence_mean"] = field(
         "token_mean", "token_mean, or sequence_mean (mean of the conversations' means)", resume=NEXT_STEP
+    )
+    train_on: tuple[str, ...] = field(
+        ("answers",),
+        "answers, or answers,observations: what the environment answered is a target too",
+        check=Check(
+            lambda given: given in (("answers",), ("answers", "observations")), "answers or answers,observations"
+        ),
+        resume=FIXED,
+    )
+    observation_loss_coef: float = field(
+        1.0,
+        "factor of the mean over conversations of their observations' mean loss, with train_on=answers,observations",
+        check=ABOVE_0,
+        resume=NEXT_STEP,
     )
 
 

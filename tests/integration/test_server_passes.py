@@ -142,3 +142,43 @@ def test_scoring_holds_no_logits_of_a_whole_prompt_and_passes_grow_with_their_to
     assert found["likeliest"] < long + logits, "16 tokens at each place: of a block at a time, too"
     short, long = found["pass"]
     assert (long - short) / (16_384 - 4096) < 2 * short / 4096, "bytes a token: no scores of each pair of tokens"
+
+
+TIED = """
+import json, sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+import jax
+import jax.numpy as jnp
+from repairs import engine_tied
+
+engine_tied.CHUNK = 16
+keys = jax.random.split(jax.random.key(0), 4)
+exact_hidden, exact_table = jax.random.normal(keys[0], (50, 32)), jax.random.normal(keys[1], (300, 32))
+targets, given = jax.random.randint(keys[2], (50,), 0, 300), jax.random.normal(keys[3], (50,))
+
+def stock(hidden, table):
+    logits = (hidden @ table.T).astype(jnp.float32)
+    return jnp.take_along_axis(logits, targets[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
+
+def differentiated(function, dtype):
+    hidden, table = exact_hidden.astype(jnp.bfloat16).astype(dtype), exact_table.astype(jnp.bfloat16).astype(dtype)
+    values, pull = jax.vjp(lambda hidden: function(hidden, table), hidden)
+    return values, pull(given)[0].astype(jnp.float32)
+
+def far(one, other):
+    return [float(jnp.abs(a - b).max() / jnp.abs(b).max()) for a, b in zip(one, other)]
+
+exact, found = differentiated(stock, jnp.float32), {}
+for name in ("float32", "bfloat16"):
+    own = differentiated(lambda hidden, table: engine_tied.tied(hidden, table, targets), jnp.dtype(name))
+    found[name] = [far(own, exact), far(differentiated(stock, jnp.dtype(name)), exact)]
+print("RESULT", json.dumps(found))
+"""
+
+
+def test_logits_of_tied_embeddings_have_the_derivatives_that_jax_computes(server_env: None) -> None:
+    found = results(Path("none"), TIED)
+    (own, _), (rounded, stock) = found["float32"], found["bfloat16"]
+    assert max(own) < 2e-6
+    assert rounded[1] < max(stock[1], 1e-2), "no rounder than the stock one"

@@ -98,6 +98,8 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "max_tokens": ("2", ()),
     "context_limit": ("3000", ()),
     "warmup_steps": ("2", ()),
+    "dppo_divergence": ("kl", ("loss_fn=dppo",)),
+    "dppo_threshold": ("0.9", ("loss_fn=dppo",)),
     "clip_low_threshold": ("0.5", PPO),
     "clip_high_threshold": ("3.0", PPO),
     "max_trials": ("5", STEPS),

@@ -260,6 +260,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "wandb_name": ("name", ("wandb_project=p",)),
     "wandb_project": ("p", ()),
     "loss_norm": ("sequence_mean", ()),
+    "train_on": ("answers,observations", ("runs=RUN",)),
     "run_name": ("other", ()),
     "resume": ("nowhere", ()),
     "logs_dir": ("OTHER_LOGS", ()),

@@ -85,8 +85,11 @@ _TABLE: dict[str, Command] = {
     "tasks check": Command(
         "DIR ...", "check by trials that tasks can be trusted; exit 1 if one cannot",
         f"{_TASKS}:CheckArgs", "qualify.check:check", ("dirs",)),
+    "tasks build": Command(
+        "DIR ...", "make the images of tasks ahead of a run; exit 1 if one cannot be made",
+        f"{_TASKS}:BuildArgs", "qualify.build:build", ("dirs",)),
     "tasks allow": Command(
-        "TASK_DIR [/PATH|/FOLDER/|tcp:PORT|process:NAME ...]", "list or change what agents may change and leave",
+        "TASK_DIR [/PATH|/FOLDER/|tcp:PORT|unix:NAME|process:NAME ...]", "list or change what agents may leave",
         f"{_TASKS}:AllowArgs", "qualify.allow:allow_things", ("task", "things")),
     "tasks list": Command(
         "DIR ...", "list tasks with family, digest and fault",

@@ -59,7 +59,15 @@ def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     notes: list[str] = []
     found: list[Conversation] = []
     for file, name in _names(config.data):
-        read = partial(_of_row, given=file, called=name, template=template, forbidden=forbidden, known=known)
+        read = partial(
+            _of_row,
+            given=file,
+            called=name,
+            template=template,
+            forbidden=forbidden,
+            known=known,
+            observed="observations" in config.train_on,
+        )
         found += _of_data(file, config.min_reward, read, notes)
     found += _of_runs(config, runs, forbidden, template.renderer)
     if not found:
@@ -122,7 +130,7 @@ def _of_data(
 
 
 def _of_row(
-    row: Row, *, given: str, called: str, template: ChatTemplate, forbidden: set[str], known: Known
+    row: Row, *, given: str, called: str, template: ChatTemplate, forbidden: set[str], known: Known, observed: bool
 ) -> Conversation:
     """Raises ValueError."""
     record = row.read()
@@ -131,7 +139,7 @@ def _of_row(
         raise ValueError("of a task that is held out")
     name = f"{called}:{row.where.partition(' ')[2]}"
     tools, messages = tools_of(record), messages_of(record, template)
-    found = of_messages(messages, template, name=name, task=task, source=given, tools=tools)
+    found = of_messages(messages, template, name=name, task=task, source=given, tools=tools, observed=observed)
     if near := known.task_of("\n".join(message["content"] for message in messages)):
         raise ValueError(f"shares {WORDS} words in a row with the held-out task {near}")
     return found
@@ -146,7 +154,7 @@ def _of_runs(
         for batch in _batches(run, forbidden):
             for one in _best(batch) if config.best_of_group else batch:
                 if (one.reward or 0.0) >= config.min_reward:
-                    yield of_trajectory(one, str(run.path))
+                    yield of_trajectory(one, str(run.path), observed="observations" in config.train_on)
 
 
 def _batches(run: RunDirectory, forbidden: set[str]) -> Iterator[list[Trajectory]]:
