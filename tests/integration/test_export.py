@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -62,7 +63,9 @@ def torch_env() -> Path:
 
 
 def write_model(family: str, folder: Path, dtype: Literal["float32", "bfloat16"]) -> None:
-    if family == "qwen3.5":
+    if family == "quickstart":
+        shutil.copytree(ROOT / MODEL, folder)
+    elif family == "qwen3.5":
         tiny_hybrid.write(TOKENIZER, folder, dtype=dtype)
     else:
         tiny_model.write(ROOT / MODEL, folder, family, dtype)  # pyright: ignore[reportArgumentType]
@@ -162,7 +165,9 @@ def is_up(url: str) -> bool:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("trained", ["qwen3 float32", "llama float32"], indirect=True)
+@pytest.mark.parametrize(
+    "trained", ["quickstart float32"], indirect=True
+)  # vLLM's heads on a CPU have 32 numbers or more
 def test_vllm_loads_the_folder_and_answers_as_the_sampler_does(trained: Trained, tmp_path: Path) -> None:
     """vLLM's API server with `--lora-modules NAME=FOLDER`: the same greedy tokens for 20 prompts."""
     succeed("scripts/setup.sh", "--sampler", timeout_sec=1800)
