@@ -134,7 +134,7 @@ def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, caplog: pytest
     [
         ([], "give a command; one of train, sft, evaluate, export, serve, doctor, tasks, report, replay; see --help"),
         (["trian"], "trian: no such command; one of train"),
-        (["tasks"], "give a command; one of check, allow, list, show, get, split; see --help"),
+        (["tasks"], "give a command; one of check, allow, list, show, get, split, close, measure; see --help"),
         (["tasks", "lst", "."], "lst: no such command; one of check"),
         (["evaluate", "shwo"], "shwo: no such command; one of show, export"),
         (["evaluate", "show"], "missing: dir (give DIR)"),

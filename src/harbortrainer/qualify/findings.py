@@ -15,6 +15,7 @@ from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.rollout.outcome import COULD_NOT_INSTALL, code, fetching, scripts
 
 NETWORK = "not checked: network, disk or daemon"  # of a build that may succeed later: no verdict, and not cached
+UNSAMPLED = "not checked: trials"  # of a task that is not in the sample
 HOLLOW = "hollow work"
 STATIC = {"empty work", "imported work"}  # the same in files that the tests' text names
 SHOWN = 3  # names in a detail
@@ -55,7 +56,7 @@ class TaskReport:
     @property
     def passing(self) -> bool:
         """Whether it says nothing about the task."""
-        return any(one.kind == NETWORK for one in self.findings)
+        return any(one.kind in (NETWORK, UNSAMPLED) for one in self.findings)
 
     @property
     def reason(self) -> str:

@@ -15,13 +15,15 @@ from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.attacks import BY_WORK, CODE, files_below, scripts_of, together
 from harbortrainer.qualify.evidence import keep_output, why_not_built
 from harbortrainer.qualify.findings import NETWORK, Finding, Level, TaskReport
-from harbortrainer.qualify.trials import QualificationTrial, QualificationTrials
+from harbortrainer.qualify.static import judge_dead, static_findings
+from harbortrainer.qualify.trials import NO_OP, QualificationTrial, QualificationTrials
 from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.tasks.folders import digest, find_fault
 
 LEAST_BYTES = 20  # a shorter file may equal another one by chance
 REPEATS = 27  # of the verifier on oracles' states: with the first ones, a flakiness of 1 in 5 is missed once in 800
-NO_OP_REPEATS = 20
+NO_OP_REPEATS, FEW_REPEATS = 20, 2  # the latter without a solution, where flakiness cannot be told from no work
+UNPROVEN = "not checked: that it can be solved, that its verifier takes good work and is steady"
 GIVEN = "given "  # begins the line of a path that the image has
 UNWATCHED = (
     "verification runs beside the agent's work and is not watched here: what a policy changes of the programs that it "
@@ -29,23 +31,30 @@ UNWATCHED = (
 )
 
 
+def read(task: Path) -> TaskReport:
+    """A report on what is found without a container. Blocks."""
+    report = TaskReport(task.name, str(task), digest(task))
+    if fault := find_fault(task):
+        report.add("format", Level.ERROR, fault)
+    else:
+        report.findings += static_findings(task)
+    return report
+
+
 async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, building: asyncio.Semaphore) -> TaskReport:
     """A report; a broken format or build, a failing oracle or a passing no-op ends the qualification early."""
-    report = TaskReport(task.name, str(task), await asyncio.to_thread(digest, task))
-    if fault := await asyncio.to_thread(find_fault, task):
-        report.add("format", Level.ERROR, fault)
-        return report
-    if not await _build(report, task, trials, args, building):
+    report = await asyncio.to_thread(read, task)
+    if report.bad or not await _build(report, task, trials, args, building):
         return report
     report.findings += (fetches := findings.fetches(task))
     fresh: Sequence[QualificationTrial] = ()
     if not (task / "solution").is_dir() and not list(task.glob("steps/*/solution")):
-        report.add("no solution", Level.WARNING, "there is no oracle to prove that the task can be solved")
+        report.add("no solution", Level.WARNING, UNPROVEN)
     elif not (fresh := await _oracle(report, task, trials, args, offline=not fetches)):
         return report
     if not trials.is_watched(task):
         report.add("not watched", Level.WARNING, UNWATCHED)
-    if await _no_op(report, task, trials, fresh[-1].unasked if fresh else ()):
+    if await _no_op(report, task, trials, fresh):
         no_op, work = report.no_op or 0.0, fresh[0].work if fresh else {}
         rewards = await _attack(task, trials, no_op, work)
         report.findings += findings.judge_attacks(rewards, no_op, BY_WORK, work)
@@ -110,14 +119,19 @@ async def _with_output(report: TaskReport, found: list[Finding], fresh: Sequence
     return [replace(one, detail=f"{one.detail}; its output: {file}") for one in found]
 
 
-async def _no_op(report: TaskReport, task: Path, trials: QualificationTrials, unasked: Sequence[str]) -> bool:
+async def _no_op(
+    report: TaskReport, task: Path, trials: QualificationTrials, fresh: Sequence[QualificationTrial]
+) -> bool:
     """Run an agent that only searches for the tests and the solution, and for files that the solution changes."""
+    unasked = fresh[-1].unasked if fresh else ()
     script = f"{searching(task)}\n{existing(unasked)}"
-    trial = await trials.script(task, "no-op", script, repeats=NO_OP_REPEATS)
+    trial = await trials.script(task, NO_OP, script, repeats=NO_OP_REPEATS if fresh else FEW_REPEATS)
     given = {line.removeprefix(GIVEN) for line in trial.output.splitlines() if line.startswith(GIVEN)}
     report.findings += findings.judge_stranger(task, [one for one in unasked if one not in given])
     report.no_op = trial.reward
     report.findings += findings.judge_no_op(trial)
+    if not fresh and trial.reward is not None:
+        report.findings += judge_dead(trial.left.tests)
     if trial.cut:
         report.add("not searched", Level.WARNING, "the search for readable tests was not over after the agent's limit")
     if found := readable(task, trial.output):
