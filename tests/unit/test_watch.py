@@ -18,7 +18,7 @@ TOLD: dict[str, Any] = {
     "readers": {"/a": [7, 8], "/b": [8]}, "programs": {"7": {"parent": 1, "cwd": "/app", "words": ["sh", "-c", "x"]}},
     "written": ["/b"], "tampered": ["/tests/x"], "overflow": False, "unseen": False,
     "late": ["/b"], "moved": True, "made": [9], "changed": True, "sockets": ["tcp 80"],
-    "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5, "sockets": []}],
+    "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5, "sockets": [], "busy": False}],
 }  # fmt: skip
 SEEN = Seen(
     {"/a": 0, "/b": 1},

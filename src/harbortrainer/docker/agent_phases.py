@@ -1,6 +1,7 @@
 """The agent's phases in a container: what is noted before it acts, and made ready before its work is verified."""
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 
 from harbor.models.trial.paths import EnvironmentPaths
@@ -21,7 +22,8 @@ from harbortrainer.harbor import MODE
 
 _SHOWN = 300  # bytes of what a program printed
 CLOSE_SEC = 20.0  # for what makes a container ready for verification; the agent may have replaced its programs
-SETTLE_TRIES, SETTLE_SEC = 200, 0.3  # until what a solution has started waits; a busy machine starves it
+SETTLE_TRIES, LOOK_SEC = 10, 0.3  # until what a solution has started waits for something
+SETTLE_SEC = 60.0  # for what a busy machine starves
 FULL = 0.8  # of the limit, which counts threads too
 _AWAY = f"{EnvironmentPaths().logs_dir}/.before"  # where full folders of these names go
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
@@ -168,12 +170,13 @@ class AgentPhases:
 
     async def _left(self) -> tuple[Process, ...]:
         """The processes of the agent, once they wait for something."""
-        left: tuple[Process, ...] = ()
-        for _ in range(SETTLE_TRIES):
-            left = await look(self._container, self._run_id, self.kept, SETTLE_SEC)
-            if not any(one.ran for one in left):
-                break
-        return left
+        tries, give_up = 0, time.monotonic() + SETTLE_SEC
+        while True:
+            left = await look(self._container, self._run_id, self.kept, LOOK_SEC)
+            tries += 1
+            works = any(one.ran if tries < SETTLE_TRIES else one.busy for one in left)
+            if not works or time.monotonic() > give_up:
+                return left
 
     async def end(self, processes: Iterable[int]) -> None:
         """End processes of the agent, as the container numbers them."""

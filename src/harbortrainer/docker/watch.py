@@ -47,6 +47,7 @@ class Process:
     writes: tuple[str, ...] = ()  # files that it has open for writing
     pid: int = 0
     sockets: tuple[str, ...] = ()  # names of Unix sockets on which it listens
+    busy: bool = False  # it waits for a processor or a disk, if anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +295,7 @@ def _processes(found: Any) -> tuple[Process, ...]:
                 tuple(map(str, one["writes"])),
                 int(one["pid"]),
                 tuple(map(str, one["sockets"])),
+                bool(one["busy"]),
             )
             for one in found
         )

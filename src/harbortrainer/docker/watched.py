@@ -347,7 +347,7 @@ def living(first: int, before: Mapping[int, Process], after: Mapping[int, Proces
             name = f"1 ({one.name})" if pid == first else one.name  # no solution leaves one of this name
             found.append(
                 {
-                    "name": name, "ran": ran, "writes": one.writes, "pid": one.inner,
+                    "name": name, "ran": ran, "busy": now.ran < 0, "writes": one.writes, "pid": one.inner,
                     "ports": sorted({*one.ports, *now.ports}), "sockets": sorted({*one.sockets, *now.sockets}),
                 }
             )  # fmt: skip
