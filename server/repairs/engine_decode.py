@@ -73,11 +73,11 @@ def drawn(
 def after(
     model: Any, state: State, token: jax.Array, active: jax.Array, keys: jax.Array, adapters: jax.Array, layers: Any
 ) -> State:
-    """The state after one more token (B,) of each seat; seats that are not active stay where they are."""
+    """The state after one more token (B,) of each seat; one that is not active stays where it is, and reads little."""
     place, room = state.cache.cache_position, room_in(state)
     output = model(
         token[:, None],
-        attention_mask=(jnp.arange(room) <= place[:, None]).astype(jnp.int32),
+        attention_mask=(jnp.arange(room) <= jnp.where(active, place, 0)[:, None]).astype(jnp.int32),
         positions=place[:, None],
         kv_cache=state.cache,
         adapter_indices=adapters,
