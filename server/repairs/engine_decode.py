@@ -57,6 +57,38 @@ def placed(state: State, new: State, seats: jax.Array) -> State:
     return jax.tree.map(put, state, new)
 
 
+def drawn(
+    logits: jax.Array, keys: jax.Array, temperatures: jax.Array, top_k: Any, top_p: Any, max_top_k: int, use_top_p: bool
+) -> jax.Array:
+    """The next token of each seat (B,), as upstream draws it; of temperature 0: the likeliest."""
+    scaled = logits / jnp.where(temperatures == 0, 1.0, temperatures)[:, None]
+    if max_top_k > 0:
+        scaled = generator.apply_top_k_batch(scaled, top_k, max_top_k)
+    if use_top_p:
+        scaled = generator.apply_top_p_batch(scaled, top_p)
+    tokens = jax.vmap(jax.random.categorical)(keys, scaled)
+    return jnp.where(temperatures == 0, jnp.argmax(logits, axis=-1), tokens).astype(jnp.int32)
+
+
+def after(
+    model: Any, state: State, token: jax.Array, active: jax.Array, keys: jax.Array, adapters: jax.Array, layers: Any
+) -> State:
+    """The state after one more token (B,) of each seat; one that is not active stays where it is, and reads little."""
+    place, room = state.cache.cache_position, room_in(state)
+    output = model(
+        token[:, None],
+        attention_mask=(jnp.arange(room) <= jnp.where(active, place, 0)[:, None]).astype(jnp.int32),
+        positions=place[:, None],
+        kv_cache=state.cache,
+        adapter_indices=adapters,
+        decode_layers=layers,
+    )
+    logits = model.compute_logits(output.last_hidden_state, adapters)[:, 0]
+    cache = output.kv_cache
+    cache.cache_position = jnp.where(active, cache.cache_position, place)
+    return State(cache, logits.astype(state.logits.dtype), keys)
+
+
 @partial(jax.jit, static_argnames=("max_top_k", "use_top_p"), donate_argnames=("state",))
 def advance(
     model: Any,
@@ -76,18 +108,8 @@ def advance(
     Ends after limits[0] tokens, or when limits[1] seats have ended. Returns tokens, log-probabilities (B, CHUNK) and
     counts (B,).
     """
-    room, seats = max(one.shape[1] for one in state.cache.keys), left.shape[0]
-    layers = model.get_decode_layers()
-    taken = (left > 0).sum()
-
-    def sample(logits: jax.Array, keys: jax.Array) -> jax.Array:
-        scaled = logits / jnp.where(temperatures == 0, 1.0, temperatures)[:, None]
-        if max_top_k > 0:
-            scaled = generator.apply_top_k_batch(scaled, top_k, max_top_k)
-        if use_top_p:
-            scaled = generator.apply_top_p_batch(scaled, top_p)
-        drawn = jax.vmap(jax.random.categorical)(keys, scaled)
-        return jnp.where(temperatures == 0, jnp.argmax(logits, axis=-1), drawn).astype(jnp.int32)
+    seats, layers, taken = left.shape[0], model.get_decode_layers(), (left > 0).sum()
+    filters = top_k, top_p, max_top_k, use_top_p
 
     def goes_on(carry: tuple) -> jax.Array:
         _, left, step, *_ = carry
@@ -97,23 +119,12 @@ def advance(
     def one_token(carry: tuple) -> tuple:
         state, left, step, tokens, logprobs, counts = carry
         split = jax.vmap(jax.random.split)(state.keys)
-        token = sample(state.logits, split[:, 1])
+        token = drawn(state.logits, split[:, 1], temperatures, *filters)
         logprob = model.logits_to_logprobs(state.logits, token)
-        place, active = state.cache.cache_position, left > 0
-        output = model(
-            token[:, None],
-            attention_mask=(jnp.arange(room) <= place[:, None]).astype(jnp.int32),
-            positions=place[:, None],
-            kv_cache=state.cache,
-            adapter_indices=adapters,
-            decode_layers=layers,
-        )
-        logits = model.compute_logits(output.last_hidden_state, adapters)[:, 0]
-        cache = output.kv_cache
-        cache.cache_position = jnp.where(active, cache.cache_position, place)
+        active = left > 0
         ended = (token[:, None] == stops).any(axis=1)
         return (
-            State(cache, logits.astype(state.logits.dtype), split[:, 0]),
+            after(model, state, token, active, split[:, 0], adapters, layers),
             jnp.where(active & ~ended, left - 1, 0),
             step + 1,
             tokens.at[:, step].set(token),
