@@ -99,7 +99,7 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
     if not plan.pricing.known and config.backend == "tinker":
         notes.append(f"cost: {no_price(config)}")
     elif not plan.pricing.known:
-        notes.append("cost: unknown for your own server; give server_usd_per_hour=USD")
+        notes.append("cost: unknown for your own server; give prices=FILE with its usd_per_hour")
     if (over := spent.over()) is not None:
         notes.append(f"{over[0]}: the run would stop at once")
     notes += _caps(config, spent, forecast)
@@ -286,11 +286,10 @@ async def _server(config: Config, api: Api) -> tuple[str, dict[str, Any]]:
 
 def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
     """A line for each cap that will or may end the run before its last step."""
-    before, hours = spent.account.total, forecast.container_sec * (1 / 3600)
+    before = spent.account.total
     limits = [
         ("max_usd", config.max_usd, forecast.usd(spent.pricing), spent.usd(before) or 0.0),
         ("max_tokens_total", config.max_tokens_total, forecast.tokens, before.tokens),
-        ("max_container_hours", config.max_container_hours, hours, before.container_sec / 3600),
         ("max_wall_sec", config.max_wall_sec, forecast.wall_sec, 0.0),
     ]
     for name, cap, range_, so_far in limits:
@@ -353,7 +352,7 @@ def _rows(plan: RunPlan, forecast: Forecast) -> Iterator[tuple[str, Range, str, 
         prices = f"{p.prefill:g} prefill (cached {p.cached_prefill:g}), {p.sample:g} sample, {p.train:g} train"
         parts.append(f"{pricing.source}: {prices} a million")
     if pricing.usd_per_hour:
-        parts.append(f"server_usd_per_hour={pricing.usd_per_hour:g} x wall time")
+        parts.append(f"{pricing.usd_per_hour:g} USD an hour of the server x wall time")
     yield "cost", cost, "USD", "; ".join(parts)
 
 

@@ -239,7 +239,7 @@ class NotedStop(Stop):
 
     def limit(self, config: RunSettings, say: Callable[[str], None]) -> None:
         super().limit(config, say)
-        self._note("stop", waits=self._wait_for_trials, after_sec=config.max_wall_sec)
+        self._note("stop", after_sec=config.max_wall_sec)
 
 
 def _tensor(n: int) -> tinker.TensorData:

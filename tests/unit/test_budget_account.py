@@ -237,12 +237,18 @@ def test_a_wrong_file_of_prices_is_one_line(tmp_path: Path, content: str, words:
     assert str(error.value).startswith("prices=") and "\n" not in str(error.value)
 
 
-def test_a_cap_in_usd_without_a_price_is_refused() -> None:
+def test_a_cap_in_usd_without_a_price_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"max_usd=5: no price known for m: give prices=FILE \(docs/cost.md\)"):
         pricing_of(config(max_usd=5))
-    with pytest.raises(UserError, match="or server_usd_per_hour=USD"):
+    with pytest.raises(UserError, match="or with usd_per_hour of the server"):
         pricing_of(config(max_usd=5, backend="skyrl-tx"))
-    assert pricing_of(config(max_usd=5, backend="skyrl-tx", server_usd_per_hour=2)).known
+    file = tmp_path / "prices.json"
+    file.write_text('{"usd_per_hour": 2}')
+    assert pricing_of(config(max_usd=5, backend="skyrl-tx", prices=str(file))).usd_per_hour == 2
+    for wrong, backend in (("-1", "skyrl-tx"), ("true", "skyrl-tx"), ('"two"', "skyrl-tx"), ("2", "tinker")):
+        file.write_text(f'{{"usd_per_hour": {wrong}}}')
+        with pytest.raises(UserError, match=r"^prices=.*: usd_per_hour="):
+            pricing_of(config(backend=backend, prices=str(file)))
     assert not pricing_of(config(backend="skyrl-tx", model_name="Qwen/Qwen3-8B")).known, (
         "of the cloud, not of one's own"
     )

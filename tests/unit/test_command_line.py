@@ -63,7 +63,7 @@ def test_the_last_of_two_values_wins_so_that_a_script_can_be_overridden():
         ("loss_fn=dro", ["loss_fn=dro", "ppo", "cispo"]),
         ("group_size", ["group_size", "key=value"]),
         ("learning_rate=fast", ["learning_rate=fast", "must be a number"]),
-        ("n_warm_envs=few", ["n_warm_envs=few", "must be a whole number"]),
+        ("max_turns=few", ["max_turns=few", "must be a whole number"]),
         ("curriculum_band=0.5", ["curriculum_band=0.5", "two numbers"]),
         ("environment_kwargs.a.b=1", ["environment_kwargs.a.b=1: ", "give environment_kwargs.NAME=VALUE"]),
         ("--judge_kwargs.a.b.c=1", ["judge_kwargs.a.b.c=1: ", "give judge_kwargs.NAME=VALUE"]),

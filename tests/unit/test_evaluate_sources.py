@@ -3,14 +3,12 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harbortrainer.durable.jsonl import append_line
 from harbortrainer.evaluation import session
-from harbortrainer.evaluation.arguments import parse, trainer_config
-from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.evaluation.arguments import parse
 from tests.unit.test_evaluate import TASKS, copy_tasks, make_run, recorder, result, run
 
 __all__ = ["recorder", "run"]
@@ -57,21 +55,6 @@ def test_tasks_of_git_and_of_a_folder_chosen_by_globs(run, tmp_path, capsys):
 def test_mistakes_about_sources_are_one_line(run, tmp_path, capsys, argument, words):
     assert run(argument) == 2
     assert words in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
-def test_limits_of_the_server_are_as_told(run, monkeypatch):
-    made: list[dict[str, Any]] = []
-
-    class Noted(PolicySampler):
-        def __init__(self, **settings: Any) -> None:
-            made.append(settings)
-            super().__init__(**settings)
-
-    monkeypatch.setattr(session, "PolicySampler", Noted)
-    assert run("sample_timeout_sec=7") == 0
-    assert [one["request_timeout_sec"] for one in made] == [7.0]
-    config = trainer_config(parse(["model_name=m", "tasks_dir=t", "update_timeout_sec=5"]), "m")
-    assert config.update_timeout_sec == 5.0
 
 
 def test_the_user_is_that_of_the_runs_last_process(tmp_path: Path) -> None:

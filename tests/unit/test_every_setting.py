@@ -1,5 +1,6 @@
 """No setting silently does nothing: each one changes what a run does outside, or is refused with a message."""
 
+import json
 import shutil
 import typing
 from collections.abc import Awaitable, Callable
@@ -79,10 +80,8 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "allow_family_overlap": ("true", (*STEPS, "eval_split=0.5")),
     "eval_group_size": ("2", SPLIT),
     "eval_every": ("1", (*SPLIT, *LONG)),
-    "eval_overlap": ("true", (*SPLIT, *LONG)),
     "eval_temperature": ("0.0", SPLIT),
     "n_epochs": ("2", ()),
-    "n_warm_envs": ("0", ()),
     "n_parallel_builds": ("1", ()),
     "images_ahead": ("0", ("batch_size=1",)),
     "family": ("(.)", SPLIT),
@@ -99,10 +98,8 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "clip_high_threshold": ("3.0", PPO),
     "max_trials": ("5", STEPS),
     "max_tokens_total": ("5", ()),
-    "max_usd": ("1e-9", ("server_usd_per_hour=1e9",)),
-    "max_container_hours": ("1e-9", ()),
+    "max_usd": ("1e-9", ("prices=PRICES",)),
     "prices": ("nowhere.json", ()),
-    "server_usd_per_hour": ("1e15", ("server_usd_per_hour=1e-9", "max_usd=1e3")),
     "logs_dir": ("OTHER_LOGS", ()),
     "run_name": ("other", ()),
     "resume": ("nowhere", ()),
@@ -140,6 +137,12 @@ def copy_tasks(folder: Path, names: tuple[str, ...]) -> str:
     return str(folder)
 
 
+def write_prices(file: Path) -> str:
+    """A server of which an hour costs a thousand million USD."""
+    file.write_text(json.dumps({"usd_per_hour": 1e9}))
+    return str(file)
+
+
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = tmp_path_factory.mktemp("walk")
@@ -151,6 +154,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "OTHER": copy_tasks(root / "other", MORE[:2]),
         "BROKEN": broken,
         "TAXONOMY": write_taxonomy(root / "taxonomy.json"),
+        "PRICES": write_prices(root / "prices.json"),
     }
 
 

@@ -276,15 +276,12 @@ def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("overlap", ["false", "true"])
-async def test_no_evaluation_calls_the_judge_or_differs_by_it(
-    overlap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_evaluation_calls_the_judge_or_differs_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     recorders = {}
     for name, more in {"off": (), "on": ON}.items():
         recorders[name] = Recorder()
-        await fake_run(config_of(tmp_path / name, *HELD_OUT, f"eval_overlap={overlap}", *more), recorders[name])
+        await fake_run(config_of(tmp_path / name, *HELD_OUT, *more), recorders[name])
     measured = {
         name: [{k: v for k, v in row.items() if k.startswith("eval/")} for row in rows(tmp_path / name)]
         for name in recorders

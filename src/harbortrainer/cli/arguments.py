@@ -151,7 +151,6 @@ def validate(config: Config) -> None:
         *_parts(config),
         *_agent(config),
         *_learning(config),
-        *_off_policy(config),
         *_hosts(config),
         *_evaluation(config),
         *_user(config),
@@ -185,11 +184,11 @@ def _agent(config: Config) -> Iterator[str]:
 
 def _learning(config: Config) -> Iterator[str]:
     if config.loss is not None:
-        names = ("loss_fn", "loss_norm", "clip_low_threshold", "clip_high_threshold", "importance_cap")
+        names = ("loss_fn", "loss_norm", "clip_low_threshold", "clip_high_threshold")
         for setting in changed(config, *names):
             yield f"{setting}: without effect while loss={config.loss}; leave it out"
     yield from _sources_of_signal(config)
-    if config.group_size == 1 and config.reward_weight:
+    if config.group_size == 1 and config.by_rewards:
         yield "group_size=1: a group of one has no advantage over itself, nothing is learned; use 2 or more"
     if config.loss_fn == "importance_sampling":
         for setting in changed(config, "clip_low_threshold", "clip_high_threshold"):
@@ -201,21 +200,6 @@ def _learning(config: Config) -> Iterator[str]:
         )
 
 
-def _off_policy(config: Config) -> Iterator[str]:
-    k = config.max_steps_off_policy
-    if not k:
-        for setting in changed(config, "weights_in_flight", "importance_cap"):
-            yield f"{setting}: without effect while max_steps_off_policy=0; set it or leave this out"
-        return
-    for setting in changed(config, "importance_cap") if config.loss_fn != "importance_sampling" else ():
-        yield (
-            f"{setting}: {config.loss_fn} clips by its own thresholds; set clip_low_threshold and clip_high_threshold, "
-            "or loss_fn=importance_sampling"
-        )
-    if config.eval_overlap:
-        yield (f"eval_overlap=true: with max_steps_off_policy={k} every evaluation runs beside training; leave it out")
-
-
 def _hosts(config: Config) -> Iterator[str]:
     """What trials on other machines cannot do."""
     if config.hosts == "none":
@@ -224,7 +208,7 @@ def _hosts(config: Config) -> Iterator[str]:
         yield f"environment_type={config.environment_type}: a sandbox service needs no hosts; leave hosts out"
     if config.n_parallel_envs == AUTO:
         yield "n_parallel_envs=auto: with hosts give a number, which holds for each host"
-    for setting in changed(config, "max_steps_off_policy", "eval_overlap"):
+    for setting in changed(config, "max_steps_off_policy"):
         yield f"{setting}: hosts sample the weights published last and no others; leave it out"
     url = config.skyrl_tx_url or os.environ.get("SKYRL_TX_URL", "")
     if config.backend == "skyrl-tx" and urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1"):
@@ -242,23 +226,20 @@ def _sources_of_signal(config: Config) -> Iterator[str]:
     if config.advantage is not None:
         for setting in changed(config, "advantage_baseline", "normalize_advantages_by_std"):
             yield f"{setting}: without effect while advantage={config.advantage}; leave it out"
-    if config.reward_weight:
+    if config.by_rewards:
         return
     if not config.kl_penalty_coef:
-        yield "reward_weight=0: leaves nothing to learn from; set kl_penalty_coef (1 distils from kl_reference)"
-    for setting in changed(
-        config,
-        *("advantage", "advantage_baseline", "normalize_advantages_by_std", "remove_constant_reward_groups"),
-        *("oversample_max", "reward"),
-    ):
-        yield f"{setting}: without effect while reward_weight=0; leave it out"
+        yield "advantage_baseline=none: leaves nothing to learn from; set kl_penalty_coef (1 distils from kl_reference)"
+    idle = ("normalize_advantages_by_std", "remove_constant_reward_groups", "oversample_max", "reward")
+    for setting in changed(config, *idle):
+        yield f"{setting}: without effect while advantage_baseline=none; leave it out"
 
 
 def _evaluation(config: Config) -> Iterator[str]:
     if config.eval_tasks and config.eval_split:
         yield f"eval_split={config.eval_split}: eval_tasks names the held-out tasks already; give only one of the two"
     if not config.eval_tasks and not config.eval_split:
-        for setting in changed(config, "eval_every", "eval_overlap", "allow_family_overlap", "keep_best"):
+        for setting in changed(config, "eval_every", "allow_family_overlap", "keep_best"):
             yield f"{setting}: no task is held out; set eval_split or eval_tasks"
 
 
@@ -298,8 +279,8 @@ def _judge(config: Config) -> Iterator[str]:
     yield from _endpoint(config, "judge")
     if not config.judge_weight and config.taxonomy is None:
         yield "judge_weight=0: the judge has no effect without taxonomy=FILE; raise it, or leave judge_model out"
-    elif not config.reward_weight:
-        yield "judge_model: without effect while reward_weight=0; leave it out"
+    elif not config.by_rewards:
+        yield "judge_model: without effect while advantage_baseline=none; leave it out"
 
 
 def _endpoint(config: Config, name: str) -> Iterator[str]:
@@ -328,8 +309,3 @@ def run_problems(config: RunSettings) -> Iterator[str]:
     yield from _other_backend(config)
     if config.init_optimizer and config.init_from is None:
         yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"
-    if config.server_usd_per_hour and config.backend == "tinker":
-        yield (
-            f"server_usd_per_hour={config.server_usd_per_hour:g}: Tinker cloud is paid by token; leave it out, "
-            "or give prices=FILE"
-        )

@@ -245,7 +245,7 @@ async def _run(
         ledger.quarantined.clear()
     powers = backend is not None and backend.kind.answers_of_powers
     silences = backend.silences if backend is not None else None
-    sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec, powers_of_two=powers, silences=silences)
+    sampler = PolicySampler(powers_of_two=powers, silences=silences)
     found: list[list[results.TaskResult]] = []
     done = False
     with display:

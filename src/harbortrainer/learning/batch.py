@@ -57,7 +57,7 @@ class TrainingBatch:
 
 
 def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBatch:
-    """Advantages of every group, times `reward_weight`, and sequences of those that are trained on.
+    """Advantages of every group, and sequences of those that are trained on.
 
     Of turns with advantages of their own, `advantages` has the mean.
 
@@ -75,8 +75,6 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
     has_any = False
     for group in treated_P:
         advantages_G = _advantages(group, config)
-        if config.reward_weight != 1:
-            advantages_G = [config.reward_weight * advantage for advantage in advantages_G]
         names = [t.trial_name for t in group.trajectories_G]
         advantages |= zip(names, (float(array.mean()) for array in advantages_G), strict=True)
         has_any |= any(array.any() for array in advantages_G)
@@ -96,6 +94,8 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
 
 def _advantages(group: TrajectoryGroup, config: Config) -> list[np.ndarray]:
     """For each trajectory an array of one number, or of one a turn."""
+    if not config.by_rewards:
+        return [np.zeros(1) for _ in group.trajectories_G]
     if config.advantage is not None:
         return advantages_of(function("advantage", config.advantage), group)
     baseline, by_std = config.advantage_baseline, config.normalize_advantages_by_std
@@ -143,7 +143,7 @@ def _shaping_metrics(treated_P: Sequence[TrajectoryGroup], config: Config) -> di
 
 def _reason(group: TrajectoryGroup, config: Config) -> str:
     """Why a group is not trained on, else "". Without rewards every token has a signal of its own."""
-    if not config.reward_weight:
+    if not config.by_rewards:
         return ""
     if len(group.trajectories_G) < 2:
         return TOO_SMALL

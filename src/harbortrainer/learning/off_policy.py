@@ -8,6 +8,8 @@ import numpy as np
 from harbortrainer.learning.datums import TrainingSequence, trainer_log_ratios
 from harbortrainer.learning.trajectory import TrajectoryGroup
 
+CAP = 2.0  # the largest probability ratio of importance_sampling; a trial beyond it in the mean is not learned from
+
 
 def staleness_metrics(groups_P: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
     """Steps between the weights that sampled a turn and `step`, over all turns of trials that can be trained on.
@@ -46,7 +48,7 @@ def ratio_metrics(
 
 
 def truncated(
-    sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], cap: float
+    sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], cap: float = CAP
 ) -> tuple[list[TrainingSequence], set[str]]:
     """All sequences with importance ratios of at most `cap` under the weights in training, and trials to leave out.
 

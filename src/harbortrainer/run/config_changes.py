@@ -65,7 +65,7 @@ class ConfigHistory[C: RunSettings]:
         defaults = {
             name: UNTIL_SAVED.get(name, one.default) for name, one in self._settings.items() if not one.required
         }
-        self._start = _plain(defaults) | current(saved, self._settings)  # a setting may be younger than the run
+        self._defaults, self._saved = _plain(defaults), saved  # a setting may be younger than the run
         cut_torn_line(run.config_changes)
         self._records = read_lines(run.config_changes)
         self.removed = removed(saved)
@@ -102,10 +102,10 @@ class ConfigHistory[C: RunSettings]:
         return [(step, from_json(self._kind, self._values(n))) for n, step in enumerate(steps)]
 
     def _values(self, n_records: int) -> dict[str, Any]:
-        values = dict(self._start)
+        values = dict(self._saved)
         for record in self._records[:n_records]:
-            values |= current({name: change["now"] for name, change in record["changes"].items()}, self._settings)
-        return values
+            values |= {name: change["now"] for name, change in record["changes"].items()}
+        return self._defaults | current(values, self._settings)
 
 
 def last_values(run: RunDirectory) -> dict[str, Any]:
@@ -129,6 +129,9 @@ def note(change: Change, from_step: int) -> str:
 def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Saved values by the `names` that settings have now, without those and their keys that were removed."""
     renamed = {former.now: saved[name] for name, former in FORMER.items() if former.now and name in saved}
+    if saved.get("reward_weight") == 0:
+        renamed["advantage_baseline"] = "none"
+        saved = {name: value for name, value in saved.items() if name != "advantage_baseline"}
     return {name: _kept_keys(name, value) for name, value in (renamed | {**saved}).items() if name in names}
 
 
@@ -147,7 +150,7 @@ def removed(saved: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}={shown(values[name])} is no longer a setting and has no effect: {former.instead}"
         for name, former in FORMER.items()
-        if former.now is None and name in values and values[name] != former.default
+        if former.now is None and name in values and values[name] not in (former.default, former.kept)
     ]
 
 

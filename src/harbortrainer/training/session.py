@@ -69,7 +69,7 @@ async def run_training(
     """
     stop, outside = stop or Stop(), outside or Outside()
     display = Display(mode=config.display)
-    display.follow(stop, waits=config.on_stop == "wait")
+    display.follow(stop, trials=True)
     stop.limit(config, display.say)
     with display, contextlib.ExitStack() as holding:
         if config.resume is not None:
@@ -125,7 +125,6 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         backend = await stack.enter_async_context(outside.connected(config, display))
         terms = agree(config, backend.kind, backend.contract, backend.max_context)
         sampler = PolicySampler(
-            request_timeout_sec=config.sample_timeout_sec,
             powers_of_two=backend.kind.answers_of_powers,
             silences=backend.silences,
         )

@@ -14,7 +14,7 @@ from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.brought import function
 from harbortrainer.learning.datums import TrainingSequence, trainer_log_ratios
 from harbortrainer.learning.minibatches import optimizer_batches
-from harbortrainer.learning.off_policy import ratio_metrics, truncated
+from harbortrainer.learning.off_policy import CAP, ratio_metrics, truncated
 from harbortrainer.training.references import References
 
 
@@ -64,7 +64,7 @@ class Updater:
         corrected = self._config.loss is None and self._config.loss_fn == "importance_sampling"
         if self._config.max_steps_off_policy and corrected:
             trained_D = await self._policy.logprobs(sampled_D)
-            sequences_D, too_far = truncated(sampled_D, trained_D, self._config.importance_cap)
+            sequences_D, too_far = truncated(sampled_D, trained_D)
             metrics["off_policy/masked_trials"] = float(len(too_far))
         parts = optimizer_batches(sequences_D, self._config, step, too_far)
         results = []
@@ -103,7 +103,7 @@ class Updater:
             return metrics
         clips = loss_settings(self._config) or {
             "clip_low_threshold": 0.0,
-            "clip_high_threshold": self._config.importance_cap,
+            "clip_high_threshold": CAP,
         }
         return metrics | ratio_metrics(
             sequences_D, trained_D, clips["clip_low_threshold"], clips["clip_high_threshold"]
