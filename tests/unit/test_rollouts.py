@@ -15,6 +15,7 @@ from harbortrainer.docker.host import RemoteHost
 from harbortrainer.errors import BackendError, EnvironmentFault
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.gates import first_agents
 from harbortrainer.rollout.harbor_room import HarborRoom
 from harbortrainer.rollout.outcome import SAMPLING
 from harbortrainer.rollout.rollouts import Rollouts
@@ -103,7 +104,7 @@ class Rig:
         self.journal = FakeJournal(self.finished)
         venues = {"harbor": FakeVenue(trial=run_trial)}
         self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run", self.journal, venues=venues)
-        self.rollouts._gates.containers.resize(config.n_parallel_envs)  # none starts ahead
+        self.rollouts._gates.containers.resize(first_agents(config))  # none starts ahead
 
     async def go(
         self,

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 
-from harbortrainer.config import Config
+from harbortrainer.config import Baseline, Config
 from harbortrainer.learning.brought import advantages_of, function
 from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, training_sequences
 from harbortrainer.learning.trajectory import JUDGE, REWARD, TAXONOMY, Trajectory, TrajectoryGroup, is_constant
@@ -14,10 +13,8 @@ from harbortrainer.learning.treatment import outcome_policy
 from harbortrainer.stats import known, mean
 
 
-def group_advantages(
-    rewards_G: Sequence[float], *, baseline: Literal["mean", "leave_one_out"] = "mean", by_std: bool = False
-) -> list[float]:
-    """Advantage of each member of one group; zeros for a constant group and for a group of one.
+def group_advantages(rewards_G: Sequence[float], *, baseline: Baseline = "mean", by_std: bool = False) -> list[float]:
+    """Advantage of each member of one group; zeros for a constant group, a group of one and the baseline none.
 
     mean:           A_i = r_i - mean(r)              (Dr. GRPO, arXiv 2503.20783)
     leave_one_out:  A_i = r_i - mean(r without r_i)  (RLOO, arXiv 2402.14740)
@@ -25,7 +22,7 @@ def group_advantages(
     """
     rewards = np.asarray(rewards_G, np.float64)
     n = len(rewards)
-    if is_constant(rewards_G):
+    if baseline == "none" or is_constant(rewards_G):
         return [0.0] * n
     advantages = rewards - rewards.mean()
     if baseline == "leave_one_out":
@@ -94,8 +91,6 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
 
 def _advantages(group: TrajectoryGroup, config: Config) -> list[np.ndarray]:
     """For each trajectory an array of one number, or of one a turn."""
-    if not config.by_rewards:
-        return [np.zeros(1) for _ in group.trajectories_G]
     if config.advantage is not None:
         return advantages_of(function("advantage", config.advantage), group)
     baseline, by_std = config.advantage_baseline, config.normalize_advantages_by_std
