@@ -178,18 +178,11 @@ class TrialSettings(ModelSettings):
     )
 
     # -- user
-    user_model: str | None = field(
+    user: str | None = field(
         None,
         "simulated user of tasks that have one: scripted, base (the frozen base model through the same Tinker API), or "
-        "the name of a model at user_url; None = the tasks' own",
+        "a JSON file of a model behind an OpenAI-compatible API (docs/recipes.md); None = the tasks' own",
         resume=NEXT_STEP,
-    )
-    user_url: str | None = field(
-        None, "URL of an OpenAI-compatible API for user_model, https://HOST/v1; None = no endpoint", resume=NEXT_STEP
-    )
-    user_key: str | None = field(None, "environment variable with user_url's key, refused elsewhere; None = no key")
-    user_kwargs: dict[str, Any] = field(
-        {}, "fields of each request to the user, user_kwargs.NAME=VALUE; temperature is 0 without", resume=NEXT_STEP
     )
 
     # -- server
@@ -333,24 +326,11 @@ class Config(TrialSettings, RunSettings):
     )
 
     # -- judge
-    judge_model: str | None = field(
-        None, "model at judge_url that judges trials of training; None = rewards are the verifier's alone", resume=FIXED
-    )
-    judge_url: str | None = field(None, "URL of an OpenAI-compatible API for judge_model, https://HOST/v1")
-    judge_key: str | None = field(
-        None, "environment variable with judge_url's key, refused in judge_url and judge_kwargs; None = no key"
-    )
-    judge_kwargs: dict[str, Any] = field(
-        {}, "fields of each request to the judge, judge_kwargs.NAME=VALUE; temperature is 0 without", resume=FIXED
-    )
-    judge_weight: float = field(
-        0.1, "factor of the judge's score, from -1 to 1, in the reward of training", check=FROM_0, resume=NEXT_STEP
-    )
-    taxonomy: str | None = field(
+    judge: str | None = field(
         None,
-        "JSON file of categories that the judge looks for, each with a weight in the reward of training; wandb_project "
-        "then ends in _with_taxonomy_feedback; None = none",
-        resume=FIXED,
+        "JSON file of a model that judges trials of training, with its weight and taxonomy (docs/recipes.md); with a "
+        "taxonomy wandb_project ends in _with_taxonomy_feedback; None = rewards are the verifier's alone",
+        resume=NEXT_STEP,
     )
 
     # -- limits

@@ -23,7 +23,8 @@ from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
-from harbortrainer.policy.users import MOST_TOKENS, SCRIPTED
+from harbortrainer.model_file import SCRIPTED, model_of
+from harbortrainer.policy.users import MOST_TOKENS
 from harbortrainer.rollout.gates import first_agents
 from harbortrainer.run.config_changes import same_workload, to_json
 from harbortrainer.run.directory import RunDirectory
@@ -218,7 +219,8 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
 
 def _beside_limits(config: Config, work: RemainingWork) -> dict[str, tuple[Range, Range]]:
     """Bounds of what a simulated user reads and says: a message for each turn."""
-    if config.user_model in (None, SCRIPTED):
+    user = model_of("user", config.user)
+    if user is None or user.model == SCRIPTED:
         return {}
     turns = config.max_turns or None
     most = [None if turns is None else turns * tokens for tokens in (config.context_limit, MOST_TOKENS)]

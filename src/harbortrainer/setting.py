@@ -96,13 +96,14 @@ def shown(value: Any) -> str:
 class Former:
     """A setting of an earlier version, or a key of one (NAME.KEY). `now`: its present name, None = removed.
 
-    `kept`: a value beside the default that another setting says now.
+    `kept`: a value beside the default that another setting says now; `moved`: whatever it is.
     """
 
     default: Any
     instead: str
     now: str | None = None
     kept: Any = None
+    moved: bool = False
 
 
 _NO_MARKS = "no trial is marked any more; leave it out"
@@ -125,6 +126,13 @@ FORMER = {
     "reward_weight": Former(1.0, "use advantage_baseline=none for 0, or leave it out", kept=0.0),
     "max_container_hours": Former(0.0, "use max_usd, max_trials or max_wall_sec"),
     "server_usd_per_hour": Former(0.0, "use prices=FILE with usd_per_hour (docs/cost.md)"),
+    **{
+        f"{role}_{part}": Former(default, f"use {role}=FILE (docs/recipes.md)", moved=True)
+        for role in ("user", "judge")
+        for part, default in (("model", None), ("url", None), ("key", None), ("kwargs", {}))
+    },
+    "judge_weight": Former(0.1, "use judge=FILE with weight (docs/recipes.md)", moved=True),
+    "taxonomy": Former(None, "use judge=FILE with taxonomy (docs/recipes.md)", moved=True),
     "on_stop": Former("cancel", "running trials are cancelled; max_trials lets the last ones end"),
     "server_silence_sec": Former(120.0, _CONSTANT),
     "n_parallel_starts": Former(8, _CONSTANT),

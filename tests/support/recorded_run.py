@@ -206,7 +206,7 @@ class FakeTrial:
 class FakeEndpoint:
     """Simulated user or judge: notes every request. A judge's score is 1 for the first member of a group, else -0.5."""
 
-    described, outages = "judge_url=here", 0
+    described, outages = "judge=here", 0
 
     def __init__(self, place: Place, recorder: Recorder) -> None:
         self._note = recorder.note

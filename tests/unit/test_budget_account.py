@@ -12,6 +12,7 @@ from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import CONSTANT, NO_SIGNAL, TOO_SMALL
 from harbortrainer.run.ledger import KILLED
+from tests.support.taxonomy import judge_file, user_file
 
 
 def config(**fields: Any) -> Config:
@@ -165,7 +166,7 @@ def test_tokens_of_users_and_judges_are_purposes_with_prices_of_their_own(tmp_pa
     prices = tmp_path / "prices.json"
     of_policy, of_user = ({"prefill": n, "sample": n, "train": n} for n in (1e6, 2e6))
     prices.write_text(json.dumps({"m": of_policy, "ann": of_user}))
-    models = {"user_model": "ann", "user_url": "http://u", "judge_model": "unknown", "judge_url": "http://j"}
+    models = {"user": user_file(model="ann"), "judge": judge_file(model="unknown")}
     used = {"user_prompt_tokens": 30, "user_sampled_tokens": 3, "judge_prompt_tokens": 50, "judge_sampled_tokens": 5}
 
     def spent(**fields: Any) -> Budget:
@@ -181,7 +182,7 @@ def test_tokens_of_users_and_judges_are_purposes_with_prices_of_their_own(tmp_pa
     assert (row["spend/tokens_user"], row["spend/tokens_judge"], row["spend/tokens"]) == (99, 165, 330 + 99 + 165)
     assert row["spend/usd_user"] == 99 * 2 and row["spend/usd_judge"] == 0.0, "without a price they cost nothing here"
     assert row["spend/usd"] == 330 + 99 * 2
-    assert spent(user_model="base").metrics()["spend/usd_user"] == 99, "the base model has the policy's price"
+    assert spent(user="base").metrics()["spend/usd_user"] == 99, "the base model has the policy's price"
     assert spent(max_tokens_total=500.0).over() is not None and spent(max_tokens_total=600.0).over() is None
 
 

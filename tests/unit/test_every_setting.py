@@ -12,7 +12,7 @@ import pytest
 from harbortrainer.config import FIELDS, SETTINGS, Config
 from harbortrainer.setting import shown
 from tests.support.recorded_run import recorded_run
-from tests.support.taxonomy import write_taxonomy
+from tests.support.taxonomy import judge_file
 from tests.support.tiers import first
 
 type Run = Callable[..., Awaitable[list[str]]]
@@ -32,7 +32,6 @@ MORE = ("count-1", "count-2", "create-1", "create-2")
 STEPS = ("tasks_dir=MORE",)
 SPLIT = (*STEPS, "eval_split=0.25")
 SUBSTEPS = ("batch_size=2", "num_substeps=2")
-JUDGE = ("judge_model=j", "judge_url=http://judge/v1")
 PPO = ("loss_fn=ppo",)
 LONG = ("n_epochs=3",)
 GROUP = ("group_size=4",)
@@ -47,19 +46,11 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "kl_reference": ("tinker://t/weights/state-9", ("kl_penalty_coef=0.1",)),
     "tinker_base_url": ("http://cloud:1", ("backend=tinker", "skyrl_tx_url=None", "context_limit=30000")),
     "model_name": ("models/two", ()),
-    "user_model": ("base", ()),
-    "user_url": ("http://user/v1", ()),
-    "user_key": ("KEY", ()),
-    "user_kwargs": (".seed=1", ()),
-    "judge_model": ("i", JUDGE),
-    "judge_url": ("http://elsewhere/v1", JUDGE),
-    "judge_key": ("KEY", JUDGE),
-    "judge_kwargs": (".n=1", JUDGE),
-    "judge_weight": ("0.5", (*JUDGE, "taxonomy=TAXONOMY", "judge_weight=0.2")),
-    "taxonomy": ("TAXONOMY", JUDGE),
     "advantage": (f"{OWN}:squared", ()),
     "reward": (f"{OWN}:by_member", ()),
     "loss": (f"{OWN}:importance_sampling", ()),
+    "user": ("base", ()),
+    "judge": ("JUDGE", ()),
     "agent": ("codex", ()),
     "agent_kwargs": (".max_tokens=9", ()),
     "agents_dir": ("nowhere", ()),
@@ -153,7 +144,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "MORE": copy_tasks(root / "more", MORE),
         "OTHER": copy_tasks(root / "other", MORE[:2]),
         "BROKEN": broken,
-        "TAXONOMY": write_taxonomy(root / "taxonomy.json"),
+        "JUDGE": judge_file(),
         "PRICES": write_prices(root / "prices.json"),
     }
 

@@ -22,7 +22,7 @@ from harbortrainer.sft.session import run_sft
 from harbortrainer.tasks.task import Task
 from tests.support import recorded_run
 from tests.support.conversations import conversation, write_conversations
-from tests.support.taxonomy import write_taxonomy
+from tests.support.taxonomy import judge_file, write_taxonomy
 from tests.unit.test_every_setting import BASE, MORE, copy_tasks, write_prices
 
 PAGE = Path("docs/metrics.md")
@@ -85,7 +85,7 @@ async def test_what_runs_log_is_what_is_documented(
     logged: set[str] = set()
     tasks = ",".join(copy_tasks(tmp_path / name, names) for name, names in (("one", MORE[:2]), ("two", MORE[2:])))
     taxonomy = write_taxonomy(tmp_path / "taxonomy.json")
-    shaped = ("judge_model=j", "judge_url=http://judge/v1", f"taxonomy={taxonomy}", "max_steps=1")
+    shaped = (f"judge={judge_file(taxonomy=taxonomy)}", "max_steps=1")
     for number, besides in enumerate((*RUNS, shaped)):
         arguments = dict(argument.split("=", 1) for argument in (*BASE, *besides))
         arguments |= {"tasks_dir": tasks, "logs_dir": str(tmp_path / str(number))}

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.budget.account import BESIDE, PURPOSES, Account, Spending
+from harbortrainer.budget.account import PURPOSES, Account, Spending
 from harbortrainer.config import Config, RunSettings, SftConfig
 from harbortrainer.errors import UserError
+from harbortrainer.model_file import Role, model_of
 
 TABLE = Path(__file__).with_name("prices.json")
 MILLION = 1e6
@@ -74,11 +75,13 @@ def _beside(config: RunSettings, price: Price | None) -> dict[str, Price]:
     """Prices of simulated user and judge: the policy's for the base model, those of the file `prices` for others."""
     if not isinstance(config, Config):
         return {}
-    models = {name: getattr(config, f"{name}_model", None) for name in BESIDE}
+    roles: tuple[Role, ...] = ("user", "judge")
+    named = {role: model_of(role, getattr(config, role)) for role in roles}
+    models = {role: model.model for role, model in named.items() if model is not None}
     found = {name: price for name, model in models.items() if model == "base" and price is not None}
     if config.prices is not None:
         known = _models_of(config.prices)
-        found |= {name: _of_file(config.prices, model) for name, model in models.items() if model and model in known}
+        found |= {name: _of_file(config.prices, model) for name, model in models.items() if model in known}
     return found
 
 

@@ -23,8 +23,9 @@ from harbortrainer.cli.secrets import secret_problems
 from harbortrainer.config import AUTO, SETTINGS, Config, RunSettings
 from harbortrainer.errors import UserError, refuse
 from harbortrainer.learning.treatment import outcome_problems
+from harbortrainer.model_file import BASE, SCRIPTED, ModelFile, Role, model_of
 from harbortrainer.plugins import Group, known, unknown
-from harbortrainer.setting import FORMER, changed, problems, settings, url_problem
+from harbortrainer.setting import FORMER, changed, problems, settings
 
 
 def read_arguments[T](
@@ -153,8 +154,7 @@ def validate(config: Config) -> None:
         *_learning(config),
         *_hosts(config),
         *_evaluation(config),
-        *_user(config),
-        *_judge(config),
+        *_models(config),
         *run_problems(config),
     ]
     refuse(found)
@@ -243,55 +243,47 @@ def _evaluation(config: Config) -> Iterator[str]:
             yield f"{setting}: no task is held out; set eval_split or eval_tasks"
 
 
-def _user(config: Config) -> Iterator[str]:
-    """Settings of the simulated user that contradict one another."""
-    model, kwargs = config.user_model, config.user_kwargs
-    if model not in (None, "scripted", "base"):
-        yield from _endpoint(config, "user")
-        return
-    for setting in changed(config, "user_url", "user_key"):
-        yield f"{setting}: without effect while user_model={model}; name a model that the URL serves"
-    if model != "base":
-        for name in kwargs:
-            yield f"user_kwargs.{name}={kwargs[name]}: without effect while user_model={model}; leave it out"
-    else:
-        yield from _of_base(kwargs)
+def _models(config: Config) -> Iterator[str]:
+    """Problems of simulated user and judge."""
+    roles: tuple[Role, ...] = ("user", "judge")
+    for role in roles:
+        try:
+            found = model_of(role, getattr(config, role))
+        except UserError as error:
+            yield str(error)
+            continue
+        if found is None:
+            continue
+        if found.model in (SCRIPTED, BASE) and role == "user":
+            yield from _without_url(found)
+        elif found.key is not None and not os.environ.get(found.key):
+            yield f"{role}: key={found.key}: this environment variable is not set; export it or put it into .env"
+        if role == "judge":
+            yield from _judge(found, config)
 
 
-def _of_base(kwargs: Mapping[str, Any]) -> Iterator[str]:
-    """Problems of user_kwargs with user_model=base."""
-    for name, value in kwargs.items():
+def _without_url(user: ModelFile) -> Iterator[str]:
+    """Problems of a user that is a script or the base model."""
+    for name, value in (("url", user.url), ("key", user.key)):
+        if value:
+            yield f"user: {name}={value}: without effect while model={user.model}; name a model that the URL serves"
+    for name, value in user.fields.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name not in ("temperature", "max_tokens"):
-            yield f"user_kwargs.{name}={value}: the base model takes temperature and max_tokens; leave it out"
+        if user.model == SCRIPTED:
+            yield f"user: fields.{name}={value}: without effect while model={user.model}; leave it out"
+        elif name not in ("temperature", "max_tokens"):
+            yield f"user: fields.{name}={value}: the base model takes temperature and max_tokens; leave it out"
         elif name == "temperature" and not (number and 0 <= value < math.inf):
-            yield f"user_kwargs.{name}={value}: give a number from 0, or leave it out"
+            yield f"user: fields.{name}={value}: give a number from 0, or leave it out"
         elif name == "max_tokens" and not (number and isinstance(value, int) and value >= 1):
-            yield f"user_kwargs.{name}={value}: give a number from 1, or leave it out"
+            yield f"user: fields.{name}={value}: give a number from 1, or leave it out"
 
 
-def _judge(config: Config) -> Iterator[str]:
-    """Settings of the judge that contradict one another."""
-    if config.judge_model is None:
-        for setting in changed(config, "judge_url", "judge_key", "judge_kwargs", "judge_weight", "taxonomy"):
-            yield f"{setting}: without effect while judge_model=None; name the model that judges"
-        return
-    yield from _endpoint(config, "judge")
-    if not config.judge_weight and config.taxonomy is None:
-        yield "judge_weight=0: the judge has no effect without taxonomy=FILE; raise it, or leave judge_model out"
+def _judge(judge: ModelFile, config: Config) -> Iterator[str]:
+    if not judge.weight and judge.taxonomy is None:
+        yield "judge: weight=0: the judge has no effect without a taxonomy; raise it, or leave judge out"
     elif not config.by_rewards:
-        yield "judge_model: without effect while advantage_baseline=none; leave it out"
-
-
-def _endpoint(config: Config, name: str) -> Iterator[str]:
-    """Problems of the settings NAME_url and NAME_key, where NAME_model is given."""
-    model, url, variable = (getattr(config, f"{name}_{part}") for part in ("model", "url", "key"))
-    if url is None:
-        yield f"{name}_model={model}: give {name}_url=URL of the OpenAI-compatible API that serves it"
-    elif problem := url_problem(url):
-        yield f"{name}_url={url}: {problem}"
-    if variable is not None and not os.environ.get(variable):
-        yield f"{name}_key={variable}: this environment variable is not set; export it or put it into .env"
+        yield "judge: without effect while advantage_baseline=none; leave it out"
 
 
 def _other_backend(config: RunSettings) -> Iterator[str]:

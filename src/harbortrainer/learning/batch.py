@@ -10,6 +10,7 @@ from harbortrainer.learning.brought import advantages_of, function
 from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, training_sequences
 from harbortrainer.learning.trajectory import JUDGE, REWARD, TAXONOMY, Trajectory, TrajectoryGroup, is_constant
 from harbortrainer.learning.treatment import outcome_policy
+from harbortrainer.model_file import model_of
 from harbortrainer.stats import known, mean
 
 
@@ -98,7 +99,7 @@ def _advantages(group: TrajectoryGroup, config: Config) -> list[np.ndarray]:
 
 
 def _shaped(group: TrajectoryGroup, config: Config) -> TrajectoryGroup:
-    """The group with judge_weight x score + weights of categories + `reward`'s number added to its rewards.
+    """The group with the judge's weight x score + weights of categories + `reward`'s number added to its rewards.
 
     Only where all its members have them: otherwise the missing one would be punished. Equal additions change no
     advantage and are left out, so that not a bit differs.
@@ -115,15 +116,16 @@ def _shaped(group: TrajectoryGroup, config: Config) -> TrajectoryGroup:
 def _added(trajectory: Trajectory, config: Config) -> float | None:
     """What shaping adds to the reward; None = the trial was not judged, or `reward` not asked."""
     shaping = trajectory.shaping
-    if not shaping or (config.judge_model and JUDGE not in shaping) or (config.reward and REWARD not in shaping):
+    if not shaping or (config.judge and JUDGE not in shaping) or (config.reward and REWARD not in shaping):
         return None
     own = shaping.get(REWARD, 0.0) + sum(weight for name, weight in shaping.items() if name.startswith(TAXONOMY))
-    return config.judge_weight * shaping.get(JUDGE, 0.0) + own
+    judge = model_of("judge", config.judge)
+    return (judge.weight if judge is not None else 0.0) * shaping.get(JUDGE, 0.0) + own
 
 
 def _shaping_metrics(treated_P: Sequence[TrajectoryGroup], config: Config) -> dict[str, float]:
     """What the judge found in the trials that are trained on, before groups with a missing judgement are left alone."""
-    if config.judge_model is None:
+    if config.judge is None:
         return {}
     trials = [t for group in treated_P for t in group.trajectories_G]
     judged = [t.shaping for t in trials if JUDGE in t.shaping]
