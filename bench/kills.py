@@ -1,6 +1,7 @@
 """kill -9 of the trainer at random instants of small runs, resumed each time; then the journal is audited.
 
-    python -m bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--most-stale 0] [--mixed] [--seed 0] [--write]
+    python -m bench.kills [--kills 30] [--steps 12] [--longest-life 30] [--most-stale 0] [--mixed] [--seed 0]
+        [--settings observation_loss_coef=0.05,loss_fn=dppo] [--write]
 
 A real server, real containers, the quickstart's policy and tasks. Kills come, in turns, a random time after the
 start of a process, a random time after its first line in the ledger, and a random time after a phase began.
@@ -110,6 +111,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12, help="of each run")
     parser.add_argument("--longest-life", type=float, default=30.0, help="seconds, of a process killed at random")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
+    parser.add_argument("--settings", default="", help="more settings of the runs, with commas between")
     parser.add_argument("--most-stale", type=int, default=0, help="max_steps_off_policy of the runs")
     parser.add_argument("--mixed", action="store_true", help="terminal tasks and conversations in each batch")
     parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
@@ -252,6 +254,7 @@ def start(server: Server, run: RunDirectory, arguments: argparse.Namespace) -> T
     names = [f"logs_dir={run.path.parent}", f"run_name={run.name}", f"max_steps={arguments.steps}"]
     names.append(f"max_steps_off_policy={arguments.most_stale}")
     of_tasks = MIXED if arguments.mixed else TERMINAL
+    names += filter(None, arguments.settings.split(","))
     return Trainer(log, *SETTINGS, *of_tasks.split(), f"skyrl_tx_url={server.url}", *names)
 
 

@@ -30,6 +30,8 @@ import tinker
 
 from bench import report
 from bench.sampler_measures import Bench, Sizes
+from harbortrainer.backend.load import read_load
+from harbortrainer.run.metrics import compile_metrics, load_metrics
 
 FAILURES = (tinker.TinkerError, httpx.HTTPError, OSError, ValueError, LookupError, RuntimeError)
 SMALL = Sizes(
@@ -61,9 +63,12 @@ async def measured(name: str, bench: Bench, measure: Measure, limit_sec: float) 
     began, bench.reached = time.monotonic(), {}
     try:
         async with asyncio.timeout(limit_sec):
-            before = await bench.compile_sec()
+            before = await read_load(bench.url)
             found = await measure()
-            found["compile_sec"] = round(await bench.compile_sec() - before, 2)
+            found["compile_sec"] = round(await bench.compile_sec() - float(before.get("compile_seconds", 0.0)), 2)
+            after = await read_load(bench.url)
+            found |= {"waves": after.get("waves", 0) - before.get("waves", 0)}
+            found |= load_metrics(before, after) | compile_metrics(before, after)
     except FAILURES as error:
         found = {"failed": f"{type(error).__name__}: {error}"[:300] or "no answer", **bench.reached}
     return {"measure": name, **found, "took_sec": round(time.monotonic() - began, 2)}

@@ -28,7 +28,10 @@ PUBLISHING += ("load_seconds", "unpack_seconds")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of prompts and tokens; `grow`: tokens by which a trial's prompt grows each turn, answer included."""
+    """Numbers of prompts and tokens; `grow`: tokens by which a trial's prompt grows each turn, answer included.
+
+    `pause_ms`: most that a trial does between two turns; its answers then end at any token, mostly before `answer`.
+    """
 
     prompts: int = 32
     tokens: int = 4000
@@ -38,6 +41,7 @@ class Sizes:
     turns: int = 30
     first: int = 1000
     grow: int = 400
+    pause_ms: int = 0
     datums: int = 8
     datum_tokens: int = 3500
     trusted: int = 32
@@ -129,11 +133,13 @@ class Bench:
 
     async def wide(self) -> dict[str, Any]:
         """Twice as many prompts of a quarter of the length."""
-        sizes, found = self.sizes, []
+        sizes, found, answers = self.sizes, [], []
         for _ in range(self.warm + 1):
             prompts = [self._prompt(sizes.tokens // 4) for _ in range(2 * sizes.prompts)]
-            found.append((await self._together(prompts))[0])
-        return {"wide_sec": found[-1], "wide_all_sec": rounded(found)}
+            took, answers, _ = await self._together(prompts)
+            found.append(took)
+        rate = sum(len(answer.tokens) for answer in answers) / found[-1]
+        return {"wide_sec": found[-1], "wide_all_sec": rounded(found), "wide_tokens_per_sec": rate}
 
     async def trials(self) -> dict[str, Any]:
         """`turn_ends_sec`: when the last trial has ended its turn 1, 2, ...: comparable with a run of fewer turns.
@@ -164,22 +170,26 @@ class Bench:
         """Seconds of each sample; fills `reached`."""
         sizes, at_first = self.sizes, await self.compile_sec()
         ends, compiled, waits, left = [], [], [], [sizes.trials] * turns
-        began = time.monotonic()
+        began, sampled = time.monotonic(), []
+        stop = self._words[: 2 * len(self._words) // sizes.answer] if sizes.pause_ms else ()
         self.reached = {"turn_ends_sec": ends, "turn_compiled_sec": compiled}
 
         async def trial() -> None:
             prompt = self._prompt(sizes.first)
             for turn in range(turns):
                 asked = time.monotonic()
-                answer = await self._sample(prompt)
+                answer = await self._sample(prompt, stop=stop)
                 waits.append(time.monotonic() - asked)
                 left[turn] -= 1
                 if not left[turn]:
                     ends.append(round(time.monotonic() - began, 2))
                     compiled.append(round(await self.compile_sec() - at_first, 2))
+                sampled.append(len(answer.tokens))
                 prompt = prompt + answer.tokens + self._prompt(sizes.grow - sizes.answer)
+                await asyncio.sleep(self._random.random() * sizes.pause_ms / 1000)
 
         await asyncio.gather(*(trial() for _ in range(sizes.trials)))
+        self.reached["sampled_tokens_per_sec"] = sum(sampled) / ends[-1]
         return waits
 
     async def trust(self) -> dict[str, Any]:
@@ -274,8 +284,8 @@ class Bench:
     def _prompt(self, tokens: int) -> list[int]:
         return self._random.choices(self._words, k=max(1, tokens))
 
-    async def _sample(self, prompt: list[int], tokens: int | None = None) -> Answer:
-        params = tinker.SamplingParams(max_tokens=tokens or self.sizes.answer, temperature=1.0, stop=[])
+    async def _sample(self, prompt: list[int], tokens: int | None = None, stop: Sequence[int] = ()) -> Answer:
+        params = tinker.SamplingParams(max_tokens=tokens or self.sizes.answer, temperature=1.0, stop=list(stop))
         answer = (await self.sampler.sample(tinker.ModelInput.from_ints(prompt), 1, params)).sequences[0]
         if answer.logprobs is None:
             raise ValueError("a sample without log-probabilities")

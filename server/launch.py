@@ -199,6 +199,7 @@ def run_api(flags: list[str]) -> None:
         marker = Path(folder, "ready")
         os.environ["SKYRL_TX_LOAD_FILE"] = str(Path(folder, "load.json"))  # for the engine, and healthz
         os.environ["SKYRL_TX_LISTENS_FILE"] = str(Path(folder, "listens"))  # for the engine
+        os.environ["SKYRL_TX_TAKEN_FILE"] = str(taken := Path(folder, "taken"))  # for the engine
 
         def engine_command(_parent_command: list[str], config: api.EngineConfig) -> list[str]:
             own = [sys.executable, __file__, ENGINE_FLAG, str(os.getpid()), str(marker), ",".join(args.repairs)]
@@ -211,7 +212,7 @@ def run_api(flags: list[str]) -> None:
         check_positions(args.repairs)
         sampler_start.choose(args)
         url = f"http://{args.host}:{args.port}"
-        with sampler_start.sampling(args, marker) as wiring:
+        with sampler_start.sampling(args, taken) as wiring:
             repair_api(args, wiring)
             announcement = (marker, url, args.base_model, wiring)
             threading.Thread(target=announce_when_ready, args=announcement, daemon=True).start()
@@ -234,7 +235,8 @@ def run_engine(parent: int, marker: str, names: str, flags: list[str]) -> None:
 
     class AnnouncingEngine(engine.TinkerEngine):
         def run(self) -> None:
-            Path(marker).touch()
+            for file in (marker, os.environ["SKYRL_TX_TAKEN_FILE"]):
+                Path(file).touch()
             super().run()
 
     engine.TinkerEngine = AnnouncingEngine

@@ -1,7 +1,7 @@
 """Who samples where SAMPLER is not set, and how trainer and vLLM share a GPU: by what each of them holds there.
 
-On an H100 (80 GB) Qwen3-4B's shape, rank 32, took 45.1 GiB to train one datum of 131,072 tokens, and vLLM 26.65 GiB
-for 194,064 tokens of keys and values (docs/gpu.md, docs/server.md).
+On an H100 (80 GB) Qwen3-4B's shape, rank 32, took 45.1 GiB to train one datum of 131,072 tokens, 22.5 of which may wait
+in the host's memory, and vLLM 26.65 GiB for 194,064 tokens of keys and values (docs/gpu.md, docs/server.md).
 """
 
 import argparse
@@ -11,11 +11,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-GIB = 1 << 30
+from repairs.machine import GIB
+
 FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 ALONE, BOTH = 0.92, 0.9  # of a GPU, for the trainer or for both; CUDA, cuDNN and cuBLAS take the rest
 LOADING = 2.5  # copies of the weights while the trainer loads them
-STATES = 20  # of a token in a layer's pass, in hidden states, beside the one that each layer keeps
+STATES = 26  # of a token in a layer's pass, in hidden states, beside the one that each layer keeps
 ADAM = 4  # as in repairs/engine_memory
 USED = 0.9  # of what is free, for a pass
 GRAPHS = 3 * GIB  # vLLM's programs, activations and adapters
@@ -30,19 +31,27 @@ class Need(NamedTuple):
     more: float
 
 
-def need(config: Mapping[str, Any], weights: int, context: int, settings: Mapping[str, Any]) -> Need:
-    """`config`: config.json; `weights`: bytes; `settings`: of the JAX backend."""
+def need(config: Mapping[str, Any], weights: int, context: int, settings: Mapping[str, Any], host: float) -> Need:
+    """`config`: config.json; `weights`: bytes; `settings`: of the JAX backend; `host`: as of host_bytes.
+
+    What layers are given waits in the host's memory where that has room for it (repairs/engine_blocks). Weights and
+    adapters are spread over the GPUs of tensor parallelism, passes are counted as if they were not.
+    """
+    spread = settings.get("tensor_parallel_size", 1)
     item = 4 if (config.get("dtype") or config.get("torch_dtype") or "float32") == "float32" else 2
     layers, hidden, heads = (config[name] for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     size = config.get("head_dim") or hidden // heads
     kv_heads, slots = config.get("num_key_value_heads") or heads, settings.get("max_lora_adapters", 32)
     sides = 2 * (hidden + heads * size) + 2 * (hidden + kv_heads * size) + 3 * (hidden + config["intermediate_size"])
     adapters = 4 * sides * layers * settings.get("max_lora_rank", 32) * (slots + ADAM * (slots - 1))
-    one_pass = context * hidden * item * (layers + STATES) / USED
+    kept = layers if context * hidden * item * layers > host else 0
+    one_pass = context * hidden * item * (kept + STATES) / USED
     sequence = context * 2 * layers * kv_heads * size * item
     seats = settings.get("sample_max_num_sequences", 0) or 1
-    loading = LOADING * weights
-    return Need(loading, max(loading, weights + adapters + one_pass), weights + GRAPHS + sequence, seats * sequence)
+    loading = LOADING * weights / spread
+    return Need(
+        loading, max(loading, (weights + adapters) / spread + one_pass), weights + GRAPHS + sequence, seats * sequence
+    )
 
 
 def shares(total: int, needed: Need, trainer: float = 0.0, vllm: float = 0.0) -> tuple[float, float]:

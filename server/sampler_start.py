@@ -28,6 +28,7 @@ from logs import say
 
 import sampler
 from repairs import handover
+from repairs.machine import host_bytes
 from repairs.vllm_status import read_status, trouble
 
 KEY = "VLLM_API_KEY"  # in the environment of this process, the supervisor and vLLM: in no command line
@@ -93,13 +94,13 @@ def choose(args: argparse.Namespace) -> None:
         if not able:
             args.sampler = "jax"
             sampler_memory.leave_to_trainer()
-    shared = os.environ.get("JAX_PLATFORMS") != "cpu" and not args.vllm_gpus
+    shared = shares_gpu(args)
     given = args.vllm_mem and os.environ.get(sampler_memory.FRACTION)
     if args.sampler != "jax" and shared and not given and not api.app.state.engine_config.external_inference_url:
         check(args)
         weights = sum(file.stat().st_size for file in model_folder().glob("*.safetensors"))
         settings = api.app.state.engine_config.backend_config
-        needed = sampler_memory.need(config, weights, context_limit(), settings)
+        needed = sampler_memory.need(config, weights, context_limit(), settings, host_bytes())
         say(sampler_memory.settle(args, sampler_memory.memory_of(first_gpu()), needed, context_limit()))
 
 
@@ -107,7 +108,7 @@ def choose(args: argparse.Namespace) -> None:
 def sampling(args: argparse.Namespace, marker: Path) -> Iterator[Wiring | None]:
     """vLLM's servers, kept running until the block ends; None with the JAX sampler. Exits with one line if it cannot.
 
-    `marker`: the file that the engine makes when it has taken its memory; on a shared GPU vLLM starts after it.
+    `marker`: the file that the engine makes when it has taken its memory; on a shared GPU vLLM takes its own after it.
     """
     from skyrl.tinker import api
 
@@ -208,7 +209,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
     check_flags(args.vllm_flags)
     if not sampler.PYTHON.exists():
         sys.exit("SAMPLER=vllm: the sampler's environment server/vllm/.venv is missing; run scripts/setup.sh --sampler")
-    own = tuple(gpu.strip() for gpu in args.vllm_gpus.split(",") if gpu.strip())
+    own = gpus_of(args)
     on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu"
     if own and on_cpu:
         sys.exit(f"VLLM_GPUS={args.vllm_gpus}: this server runs on the CPU; unset VLLM_GPUS")
@@ -217,7 +218,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
             f"VLLM_CPU_REPLICAS={args.vllm_cpu_replicas}: 1 or more, and more than 1 only on a CPU; VLLM_GPUS=1,2 "
             "makes a replica on each GPU"
         )
-    shared = not own and not on_cpu
+    shared = shares_gpu(args)
     values: dict[str, Any] = model_config()
     return sampler.Plan(
         model=args.base_model,
@@ -225,7 +226,7 @@ def make_plan(args: argparse.Namespace, state: Path, marker: Path) -> sampler.Pl
         context=context_limit(),
         rank=api.app.state.engine_config.backend_config.get("max_lora_rank", 32),
         ports=free_ports(max(len(own), args.vllm_cpu_replicas)),
-        gpus=(first_gpu(),) if shared else own,
+        gpus=own if own or on_cpu else (first_gpu(),),
         memory=args.vllm_mem or OWN_MEMORY,
         folder=str(state),
         max_deaths=args.vllm_max_deaths,
@@ -246,6 +247,17 @@ def switches_for(values: dict[str, Any], on_cpu: bool) -> tuple[str, ...]:
     """
     found = ("--language-model-only",) if "vision_config" in values else ()
     return (*found, "--no-enable-prefix-caching") if on_cpu and "linear_key_head_dim" in values else found
+
+
+def gpus_of(args: argparse.Namespace) -> tuple[str, ...]:
+    """Of --vllm-gpus."""
+    return tuple(gpu.strip() for gpu in args.vllm_gpus.split(",") if gpu.strip())
+
+
+def shares_gpu(args: argparse.Namespace) -> bool:
+    """Whether trainer and vLLM have a GPU in common. Without --vllm-gpus that is the trainer's first."""
+    own, visible = gpus_of(args), os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return os.environ.get("JAX_PLATFORMS") != "cpu" and (not own or bool(set(own) & set(visible)))
 
 
 def first_gpu() -> str:

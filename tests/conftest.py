@@ -38,7 +38,7 @@ REAL_CLIENTS = (
 )
 DAEMON_WIDE = (
     *("train", "train_refused", "budget", "server_loss", "evaluate", "evaluate_oracle", "docker_leaks"),
-    *("task_check", "task_attacks", "trial_isolation", "off_policy_run", "parallel_auto", "vllm_run"),
+    *("task_check", "task_build", "task_attacks", "trial_isolation", "off_policy_run", "parallel_auto", "vllm_run"),
     "hosts",
 )
 SLOW = (  # the longest first

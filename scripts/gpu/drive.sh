@@ -2,6 +2,7 @@
 # Runs the phases of a file one after another, unattended, and leaves results in one folder and one archive:
 #   scripts/gpu/drive.sh [--background] [PHASES]      default: scripts/gpu/phases, which says what a line is
 # GPU_OUT (default runs/LABEL-results): drive.log with a line for each phase's start and end, PHASE.log, what phases keep.
+# GPU_RESUME=1 continues an earlier drive: phases that are done (GPU_OUT/PHASE.done) are skipped, but for NAME+.
 # GPU_OUT.tar.gz is written after every phase, 15 MiB at most. drive.log ends with a line "ALL DONE ..." or "STOPPED ...".
 set -uo pipefail
 CALLER="$PWD" # env.sh changes to the root
@@ -11,7 +12,7 @@ MOST_BYTES=$((15 * 1024 * 1024))
 background=false
 if [ "${1:-}" = --background ]; then background=true && shift; fi
 case "${1:-}" in
-  -h | --help) sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+  -h | --help) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
   -*) fail "usage: scripts/gpu/drive.sh [--background] [PHASES]" ;;
 esac
 phases="${1:-$ROOT/scripts/gpu/phases}"
@@ -55,13 +56,18 @@ too_big() { [ "$(stat -c %s "$OUT.new")" -gt "$MOST_BYTES" ]; }
 # phase NAME SECONDS COMMAND: its status. SIGTERM at the limit lets a run save; SIGKILL follows 60 s later.
 # The phase's bash outlives SIGTERM (trap), waits for the run that saves, and does the rest of the command.
 phase() {
-  local name=$1 seconds=$2 command=$3 began=$SECONDS status
+  local name=${1%%[+!]*} seconds=$2 command=$3 began=$SECONDS status
+  if [ -n "${GPU_RESUME:-}" ] && [ -e "$OUT/$name.done" ] && [[ "$1" != *+* ]]; then
+    note "done before: $name"
+    return 0
+  fi
+  rm -f "$OUT/$name.done"
   note "start $name (at most $seconds s)"
   timeout --kill-after=60 "$seconds" bash -c "trap : TERM; source scripts/gpu/env.sh; $command" >>"$OUT/$name.log" 2>&1 </dev/null
   status=$?
   tail -n 4 "$OUT/$name.log" | cut -c1-400 | sed 's/^/    /' | tee -a "$LOG" >&2
   case $status in
-    0) note "done $name after $((SECONDS - began)) s" ;;
+    0) note "done $name after $((SECONDS - began)) s" && touch "$OUT/$name.done" ;;
     124 | 137) note "FAILED $name: stopped at its limit of $seconds s" ;;
     *) note "FAILED $name: status $status after $((SECONDS - began)) s; see $name.log" ;;
   esac
@@ -77,10 +83,10 @@ failed=0
 while read name seconds command <&3 || [ -n "${name:-}" ]; do # without -r: a backslash continues a line
   case "$name" in "" | \#*) continue ;; esac
   [[ "$seconds" =~ ^[0-9]+$ && -n "$command" ]] || { note "STOPPED: a line of $phases is not NAME SECONDS COMMAND: $name $seconds"; exit 1; }
-  if ! phase "${name%!}" "$seconds" "$command"; then
+  if ! phase "$name" "$seconds" "$command"; then
     failed=$((failed + 1))
-    if [ "$name" != "${name%!}" ]; then
-      note "STOPPED: the rest needs ${name%!}"
+    if [[ "$name" == *!* ]]; then
+      note "STOPPED: the rest needs ${name%%[+!]*}"
       archive
       exit 1
     fi

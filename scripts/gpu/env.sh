@@ -69,3 +69,26 @@ keep() {
     done
   done
 }
+
+# Of scripts/recipe. TINY: what a trial of the quickstart's policy may take.
+TINY="max_turns=4 max_tokens=32 context_limit=2048 n_parallel_envs=8 trial_timeout_sec=120"
+
+# training: the setting that leaves only the tasks that are not held out.
+training() { echo "tasks_exclude=$(held_out)"; }
+
+# measure NAME field=value ...: runs/NAME.json, how hard tasks are for the base model; runs/NAME has the trials.
+measure() { "$PYTHON" -m src.tasks measure "$TASKS" "${SERVER[@]}" model_name="$MODEL" out="runs/$1.json" "${@:2}"; }
+
+# evaluate_on NAME field=value ...: an evaluation of any policy in runs/NAME.
+evaluate_on() {
+  "$PYTHON" -m src.evaluate "${SERVER[@]}" model_name="$MODEL" tasks_dir="$TASKS" allow_family_overlap=true out="runs/$1" "${@:2}"
+}
+
+# start_teacher COMMAND...: an OpenAI-compatible endpoint at TEACHER_PORT, in the background, and $OUT/teacher.json for it.
+start_teacher() {
+  "$@" >"$OUT/teacher-server.log" 2>&1 &
+  echo $! >"$OUT/teacher.pid"
+  disown
+  echo "{\"url\": \"http://127.0.0.1:$TEACHER_PORT/v1\", \"model\": \"teacher\"${SERVE_API_KEY:+, \"key\": \"SERVE_API_KEY\"}}" >"$OUT/teacher.json"
+  until ! port_free "$TEACHER_PORT"; do kill -0 "$(cat "$OUT/teacher.pid")" || return 1; sleep 0.2; done
+}

@@ -61,10 +61,10 @@ measure() {
 
 stop_sampler() { SKYRL_TX_STATE="$V_STATE" scripts/stop_skyrl_tx.sh "$PORT"; }
 
-# timed_start NAME: the README's first command for V_MODEL; its seconds are a line of ready.jsonl.
+# timed_start NAME: the README's first command for V_MODEL, over V_TP GPUs; its seconds are a line of ready.jsonl.
 timed_start() {
   local began=$SECONDS status=0
-  SKYRL_TX_PORT="$PORT" scripts/start_skyrl_tx.sh --background "$V_MODEL" 1 || status=$?
+  SKYRL_TX_PORT="$PORT" scripts/start_skyrl_tx.sh --background "$V_MODEL" "${V_TP:-1}" || status=$?
   printf '{"measure": "start", "name": "%s", "status": %d, "start_sec": %d}\n' "$1" "$status" $((SECONDS - began)) | tee -a "$OUT/ready.jsonl"
   curl --silent --max-time 10 "$URL/api/v1/healthz"
   keep_line

@@ -68,7 +68,7 @@ require_settings() {
   require_whole MAX_LORA_ADAPTERS "${MAX_LORA_ADAPTERS:-4}" 2 # one of them is the base model's
   require_whole MAX_LORA_RANK "${MAX_LORA_RANK:-32}" 1
   require_whole TRAIN_MICRO_BATCH_SIZE "${TRAIN_MICRO_BATCH_SIZE:-8}" 0
-  require_whole SAMPLE_MAX_NUM_SEQUENCES "${SAMPLE_MAX_NUM_SEQUENCES:-16}" 0
+  require_whole SAMPLE_MAX_NUM_SEQUENCES "${SAMPLE_MAX_NUM_SEQUENCES:-32}" 0
   require_whole SESSION_TIMEOUT "${SESSION_TIMEOUT:-60}" 1
   require_whole SKYRL_TX_CONTEXT_LIMIT "${SKYRL_TX_CONTEXT_LIMIT:-0}" 0
   require_whole SKYRL_TX_KEEP_SEC "${SKYRL_TX_KEEP_SEC:-900}" 1
@@ -118,7 +118,7 @@ default_sampler() {
 
 # choose_sampler SAMPLER TP: after choose_device. Divides the GPUs between trainer and vLLM.
 choose_sampler() {
-  local gpus left
+  local gpus visible left shared
   case "$1" in
     auto) return ;;
     jax)
@@ -141,10 +141,14 @@ choose_sampler() {
   for gpu in ${VLLM_GPUS//,/ }; do
     grep -qx "$gpu" <<<"$gpus" || fail "VLLM_GPUS=$VLLM_GPUS: this machine has no GPU $gpu, only" $gpus
   done
-  # the trainer keeps to CUDA_VISIBLE_DEVICES; VLLM_GPUS are numbers of the machine
-  left="$(grep -vxF "$(tr , '\n' <<<"$VLLM_GPUS")" <<<"$(tr , '\n' <<<"${CUDA_VISIBLE_DEVICES:-$gpus}")" | paste -sd,)" || true
-  [ "$(tr , '\n' <<<"$left" | grep -c .)" -ge "$2" ] ||
-    fail "VLLM_GPUS=$VLLM_GPUS: TP $2 needs $2 other GPU(s) for the trainer, left: ${left:-none}"
+  # the trainer keeps to CUDA_VISIBLE_DEVICES; VLLM_GPUS are numbers of the machine; it shares where it has too few of its own
+  visible="$(tr , '\n' <<<"${CUDA_VISIBLE_DEVICES:-$gpus}")"
+  left="$(grep -vxF "$(tr , '\n' <<<"$VLLM_GPUS")" <<<"$visible")" || true
+  if [ "$(grep -c . <<<"$left")" -lt "$2" ]; then
+    shared="$(grep -xF "$(tr , '\n' <<<"$VLLM_GPUS")" <<<"$visible")" || true
+    left="$(printf '%s\n%s\n' "$left" "$shared" | grep . | head -n "$2")"
+  fi
+  left="$(paste -sd, <<<"$left")"
   export CUDA_VISIBLE_DEVICES="$left"
 }
 

@@ -84,6 +84,12 @@ REPAIRS = (
         engine=("engine_loss_sum",),
     ),
     Repair(
+        "own_ratio",
+        "a policy loss cannot teach tokens that were not sampled in the same pass",
+        f"{JAX}: JaxBackendImpl._create_loss_and_grad_fn",
+        engine=("engine_own_ratio",),
+    ),
+    Repair(
         "grad_clip",
         "grad_clip_norm is ignored",
         f"{API}, skyrl/tinker/types.py: AdamParams",
@@ -119,7 +125,7 @@ REPAIRS = (
         "shapes",
         "each number of datums and each of many lengths compiles another program, without a bound of its memory",
         f"{JAX}: JaxBackendImpl._model_pass, sample; skyrl/tx/utils/generator.py: GeneratorMixin.generate",
-        engine=("engine_shapes", "engine_waves", "engine_warm_up", "engine_memory"),
+        engine=("engine_shapes", "engine_seats", "engine_waves", "engine_memory", "engine_warm_up"),
     ),
     Repair(
         "prompt_logprobs",
@@ -150,7 +156,7 @@ REPAIRS = (
         "an optimizer step may overtake the pass before it; requests and results wait while the server sleeps",
         f"{ENGINE}: TinkerEngine.process_pending_requests_once; {API}: poll_futures",
         api=("api_futures",),
-        engine=("engine_fill", "engine_turns"),
+        engine=("engine_seating", "engine_turns"),
     ),
     Repair(
         "load",

@@ -42,6 +42,9 @@ def end_tokens() -> list[int]:
     return [] if found is None else found if isinstance(found, list) else [found]
 
 
+FILLING = 2  # copies of a prompt's keys and values while it is computed, beside those of its seat
+
+
 def context_limit() -> int:
     """Tokens in one sequence, prompt and answer together: the operator's, else what the model was made for."""
     return api.app.state.context_limit or positions.longest(model_config()) or LONG_CONTEXT
@@ -57,8 +60,8 @@ def fitting() -> dict[str, int]:
         return {}
     fits = {"trained": min(limit, found["trained_tokens"])}
     if getattr(api.app.state, "vllm", None) is None:
-        sampled = min(limit, found["wave_tokens"])
-        seats = found["wave_tokens"] // max(sampled, 1)
+        sampled = min(limit, found["wave_tokens"] // (1 + FILLING))
+        seats = (found["wave_tokens"] - FILLING * sampled) // max(sampled, 1)
         fits |= {"sampled": sampled, "at_once": min(seats, found["seats"] or seats)}
     return fits
 

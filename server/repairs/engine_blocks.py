@@ -5,6 +5,8 @@ Upstream: skyrl/tx/models/qwen3.py, qwen3_5.py, llama3.py compute a feed-forward
 pair of tokens wherever cuDNN does not compute attention. skyrl/tx/layers/stacked.py keeps nothing of a layer for the
 backward pass, or everything.
 Here a pass keeps the results of attention, and then of matrix products, of as many layers as its memory has room for.
+Where a GPU's memory is too small for the results of attention of all layers, what each layer was given waits in the
+host's memory for the backward pass (22.5 GiB at 128K tokens of Qwen3-4B).
 """
 
 # pyright: reportMissingImports=false
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from skyrl.tx.layers import attention as attention_module
 from skyrl.tx.layers.stacked import StackedDecoderLayers
 from skyrl.tx.models import llama3, qwen3, qwen3_5
@@ -22,6 +25,7 @@ from repairs.engine_lora import PRODUCT
 
 TOKENS = 8192  # of a block of a feed-forward layer: enough to fill a GPU
 QUERIES = 512  # of a block of attention
+LEAST = 1 << 30  # bytes worth keeping
 stock_attention = attention_module.dot_product_attention
 stock_layers = StackedDecoderLayers.__call__
 
@@ -75,35 +79,63 @@ def attention(
 class Keeping(NamedTuple):
     """Bytes for what a pass keeps of its layers for the backward pass, beside what it must: free - per_token * tokens.
 
-    `attention`, `products`: bytes of a token in a layer, of the results of attention and of linear layers.
+    `attention`, `products`, `inputs`: bytes of a token in a layer, of the results of attention and of linear layers,
+    and of what the layer is given. `host`: bytes of the host's memory that a pass may take.
     """
 
     free: float = 0.0
     per_token: float = 0.0
     attention: int = 1
     products: int = 1
+    inputs: int = 1
+    host: float = 0.0
 
 
 keeping = Keeping()  # engine_memory sets it
+
+
+def keep_less() -> bool:
+    """For passes that are traced from now on; False: they keep nothing that they need not already."""
+    global keeping
+    found = keeping.free > 0
+    keeping = keeping._replace(free=keeping.free / 4 if keeping.free > 4 * LEAST else 0.0)
+    return found
 
 
 def is_attention(prim: Any, *_: Any, **_params: Any) -> bool:
     return prim.name.startswith("dot_product_attention_fwd")  # cuDNN's
 
 
+INPUT = "layer_input"
+ON_HOST = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[],
+    names_which_can_be_offloaded=[INPUT],
+    offload_src="device",
+    offload_dst="pinned_host",
+)
 KEEP_PRODUCTS = jax.checkpoint_policies.save_from_both_policies(
     is_attention, jax.checkpoint_policies.save_only_these_names(PRODUCT)
 )
 
 
+def with_inputs_on_host(policy: Any) -> Any:
+    """`policy`: what else is kept, on the device; None: nothing."""
+    return lambda prim, *avals, **params: (
+        bool(policy and policy(prim, *avals, **params)) or ON_HOST(prim, *avals, **params)
+    )
+
+
 def segments(count: int, tokens: int) -> list[tuple[int, Any]]:
     """Of `count` layers, how many keep what: (layers, policy). Attention first: of long rows it is most of the work."""
     free = keeping.free - keeping.per_token * tokens
+    inputs = count * keeping.inputs * tokens
+    if on_host := free < count * keeping.attention * tokens and inputs <= keeping.host:
+        free += inputs
     attending = min(count, max(0, int(free / (keeping.attention * tokens))))
     left = free - attending * keeping.attention * tokens
     producing = min(count, max(0, int(left / (keeping.products * tokens)))) if attending == count else 0
     found = [(producing, KEEP_PRODUCTS), (attending - producing, is_attention), (count - attending, None)]
-    return [part for part in found if part[0]]
+    return [(layers, with_inputs_on_host(policy) if on_host else policy) for layers, policy in found if layers]
 
 
 def layers(self: Any, hidden_states: jax.Array, *, is_training: bool = False, **inputs: Any) -> Any:
@@ -115,7 +147,7 @@ def layers(self: Any, hidden_states: jax.Array, *, is_training: bool = False, **
     graphdef, state = nnx.split(self._stacked)
 
     def layer(hidden: jax.Array, parameters: Any) -> tuple[jax.Array, None]:
-        return nnx.merge(graphdef, parameters)(hidden, **inputs)[0], None
+        return nnx.merge(graphdef, parameters)(checkpoint_name(hidden, INPUT), **inputs)[0], None
 
     def numbered(hidden: jax.Array, number: jax.Array) -> tuple[jax.Array, None]:
         return layer(hidden, jax.tree.map(lambda stacked: stacked[number], state))

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from skyrl.tx.layers import lora
 from skyrl.tx.models import qwen3_5
 from skyrl.tx.models.types import ModelOutput
@@ -145,7 +146,7 @@ def kept_layer(layer: Any, hidden: jax.Array, policy: Any, **inputs: Any) -> jax
     graphdef, state = nnx.split(layer)
 
     def compute(state: Any, hidden: jax.Array) -> jax.Array:
-        return nnx.merge(graphdef, state)(hidden, **inputs)[0]
+        return nnx.merge(graphdef, state)(checkpoint_name(hidden, engine_blocks.INPUT), **inputs)[0]
 
     return jax.checkpoint(compute, policy=policy)(state, hidden)
 

@@ -25,7 +25,8 @@ COMPILED = "/jax/core/compile/backend_compile_duration"  # the last of a program
 FROM_CACHE = "/jax/compilation_cache/cache_hits"  # comes before COMPILED
 WHAT: dict[str | None, str] = {
     "forward_backward": "a training pass",
-    "_prefill_and_decode": "a sampling wave",
+    "advance": "a sampling wave",
+    "prefilled": "the prompts of a wave",
     "score": "a scoring of prompts",
     "forward": "a forward pass",
 }
@@ -37,6 +38,8 @@ SMALL: dict[str | None, str] = {
     "put_slot": "a copy of weights into an adapter",
     "all_finite": "a check of weights",
     "zeros": "an empty gradient",
+    "placed": "a move of prompts to their seats",
+    "moved": "a move of seats",
 }
 NAMES = SMALL | WHAT
 GPU_POLL_SEC = 0.5
@@ -152,20 +155,6 @@ def naming_pass(function: Any) -> Any:
     return run
 
 
-def wave_shape(prompts: tuple[int, int], new: int) -> str:
-    """For people. `prompts`: rows and tokens."""
-    return "{} x {} tokens, {} new".format(*prompts, new)
-
-
-def naming_wave(function: Any) -> Any:
-    def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *batch: Any, **flags: bool) -> Any:
-        """Wraps GeneratorMixin._prefill_and_decode."""
-        load.shape = wave_shape(ids.shape, new)
-        return function(model, ids, mask, room, new, *batch, **flags)
-
-    return run
-
-
 def naming_score(function: Any) -> Any:
     def run(model: Any, ids: jax.Array, *batch: Any) -> Any:
         """Wraps the scoring of prompts, which engine_waves adds."""
@@ -216,7 +205,6 @@ def apply() -> None:
     jax.monitoring.register_scalar_listener(load.compile_began)
     jax.monitoring.register_event_duration_secs_listener(load.compile_ended)
     jax.monitoring.register_event_listener(load.from_cache)
-    GeneratorMixin._prefill_and_decode = staticmethod(naming_wave(GeneratorMixin._prefill_and_decode))
     if hasattr(GeneratorMixin, "_score"):
         GeneratorMixin._score = staticmethod(naming_score(GeneratorMixin._score))
     backend.JaxBackendImpl.__init__ = reporting(backend.JaxBackendImpl.__init__)

@@ -13,7 +13,7 @@ import numpy as np
 from skyrl.backends import jax as backend
 from skyrl.tinker import loss_fns, types
 
-from repairs import losses
+from repairs import engine_tied, losses
 
 DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2, "beta": losses.BETA}
 
@@ -64,7 +64,7 @@ def dro(logprobs: jax.Array, weights: jax.Array, sampled: jax.Array, advantages:
 def target_logprobs(model: Any, hidden: jax.Array, targets: jax.Array, adapters: jax.Array) -> jax.Array:
     """Of targets (B, T) or (B, T, K); the logits of a token are computed once."""
     if targets.ndim == 2:
-        return model.compute_logprobs(hidden, targets, adapters)
+        return engine_tied.logprobs(model, hidden, targets, adapters)
     several = jax.vmap(model.compute_logprobs, in_axes=(None, 2, None), out_axes=2)
     return several(hidden, targets, adapters)
 

@@ -3,9 +3,9 @@
 Upstream: skyrl/backends/jax.py bounds passes and waves by their number of sequences, whatever their length; what does
 not fit is found out when it is computed.
 Here two short training passes are compiled and their scratch memory is extended to longer ones: layers, attention and
-logits are computed in blocks (engine_blocks), so that it grows with the tokens. A wave needs its keys and values, twice
-while it is filled, and each sequence the states of linear attention. Where a program turns out larger, engine_programs
-refuses it and smaller ones are computed.
+logits are computed in blocks (engine_blocks), so that it grows with the tokens. Seats need their keys and values, those
+of the prompts that are computed twice more, and each sequence the states of linear attention. Where a program turns out
+larger, engine_programs refuses it and smaller ones are computed.
 """
 
 # pyright: reportMissingImports=false
@@ -17,23 +17,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from skyrl.backends import jax as backend
 from skyrl.tx.utils.models import is_stacked_path
 from skyrl.utils.log import logger
 
-from repairs import engine_blocks, engine_load, engine_shapes, engine_waves
+from repairs import engine_blocks, engine_load, engine_seats, engine_shapes
 from repairs.engine_losses import settings_like
 from repairs.engine_programs import compiling, needed, programs
-from repairs.engine_room import GIB
+from repairs.machine import GIB
 
+TAKEN_FILE = "SKYRL_TX_TAKEN_FILE"  # in the environment: what mark_taken makes
 MEASURED = 2048, 4096  # tokens
 USED = 0.9  # of what is free: a pool has holes, and small things come and go
 KEPT = 0.72  # of what is free, with what passes keep besides
 ADAM = 4  # copies of an adapter in float32 besides its weights: two moments, a gradient, and one that is added to it
 LARGE = 2_000_000_000  # weights from which on PASS tokens are enough
 MOST_PASS = 1 << 16  # tokens
+ENOUGH = 8  # prompts that come by and by are computed in parts of a whole pass
 MOST = 1 << 20  # tokens; no model has a longer context
-FILLING = 2.0  # keys and values of a wave while it is filled, in copies
 
 
 def scratch(self: Any, tokens: int) -> int:
@@ -64,6 +66,12 @@ def kept_bytes(self: Any) -> tuple[int, int]:
         if "layers" in names and "kernel" in names:
             products += (value.shape[-1] + self.config.max_lora_rank) * (layers if is_stacked_path(path) else 1)
     return attention_width(config) * item + 4 * config.num_attention_heads, max(products // layers, 1) * item
+
+
+def input_bytes(self: Any) -> int:
+    """Of a token in a layer: what the layer is given, kept for the backward pass."""
+    config = self.model_config.get_config()
+    return config.hidden_size * jnp.dtype(backend.get_dtype(config.dtype)).itemsize
 
 
 def attention_width(config: Any) -> int:
@@ -141,22 +149,26 @@ def plan(self: Any) -> dict[str, Any]:
     short, long = measured(self)
     per_token = max(long - short, 1) / (MEASURED[1] - MEASURED[0])
     first = max(short - per_token * MEASURED[0], 0.0)
-    trained = longest(USED * free, first, per_token)
     attention, products = kept_bytes(self)
-    engine_blocks.keeping = engine_blocks.Keeping(KEPT * free - first, per_token, attention, products)
-    layers = self.model_config.get_config().num_hidden_layers
+    layers, inputs, host = self.model_config.get_config().num_hidden_layers, input_bytes(self), programs.room.host()
+    trained = longest(USED * free, first, per_token)
+    with_host = min(longest(USED * free, first, per_token - layers * inputs), longest(host, 0, layers * inputs))
+    trained = max(trained, with_host)
+    engine_blocks.keeping = engine_blocks.Keeping(KEPT * free - first, per_token, attention, products, inputs, host)
     kept = longest(KEPT * free, first, per_token + layers * (attention + products))  # what keeps everything
     most = min(kept if kept >= MEASURED[0] else int((USED * free - first) / per_token), whole_pass(self))
     engine_shapes.pass_tokens = max(most, engine_shapes.SHORTEST)
-    engine_waves.state_tokens = -(-state_bytes(self) // wave_bytes(self))
-    engine_waves.wave_tokens = max(1, int(USED * free / (FILLING * wave_bytes(self))))
+    engine_seats.fill_tokens = whole_pass(self) // ENOUGH
+    engine_seats.state_tokens = -(-state_bytes(self) // wave_bytes(self))
+    engine_seats.wave_tokens = max(1, int(USED * free / wave_bytes(self)))
     return {
         "limit_gib": round((programs.room.limit() or 0) / GIB, 2),
         "free_gib": round(free / GIB, 2),
         "trained_tokens": trained,
+        "host_gib": round(host / GIB, 2),
         "trained_gib_per_1000": round(per_token * 1000 / GIB, 4),
         "pass_tokens": engine_shapes.pass_tokens,
-        "wave_tokens": engine_waves.wave_tokens,
+        "wave_tokens": engine_seats.wave_tokens,
         "seats": max(0, self.config.sample_max_num_sequences),
     }
 
@@ -164,6 +176,7 @@ def plan(self: Any) -> dict[str, Any]:
 def planning(stock_init: Any) -> Any:
     def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
         """Wraps JaxBackendImpl.__init__."""
+        mark_taken()
         stock_init(self, base_model, config, process_id)
         if not config.enforce_eager:
             found = plan(self)
@@ -173,5 +186,36 @@ def planning(stock_init: Any) -> Any:
     return init
 
 
+def mark_taken() -> None:
+    """Tells the server that JAX has taken its share of a GPU, as it does at the beginning: vLLM may take its own."""
+    file = os.environ.get(TAKEN_FILE)
+    jax.block_until_ready(jnp.zeros(()))  # the first array makes the pool
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if file and stats.get("pool_bytes", 0) >= 0.9 * stats.get("bytes_limit", 1):
+        Path(file).touch()
+
+
+def compact(model: Any) -> None:
+    """Takes the weights out of a GPU's memory and puts them back: loading leaves them with holes between."""
+    state = nnx.state(model)
+    arrays, tree = jax.tree.flatten(state)
+    if sum(array.nbytes for array in arrays) > programs.room.host():
+        return
+    places, values = [array.sharding for array in arrays], jax.device_get(arrays)
+    for array in arrays:
+        array.delete()
+    nnx.update(model, jax.tree.unflatten(tree, list(map(jax.device_put, values, places))))
+
+
+def compacting(stock_load: Any) -> Any:
+    def load(checkpoint_dir: Any, config: Any, model: Any) -> None:
+        """Wraps load_safetensors for the base model."""
+        stock_load(checkpoint_dir, config, model)
+        compact(model)
+
+    return load
+
+
 def apply() -> None:
+    backend.load_safetensors = compacting(backend.load_safetensors)
     backend.JaxBackendImpl.__init__ = planning(backend.JaxBackendImpl.__init__)

@@ -20,9 +20,11 @@ from skyrl.backends.jax import JaxBackendImpl
 from skyrl.tinker import types
 from skyrl.tinker.loss_fns import LOSS_FUNCTIONS
 from skyrl.tx.utils.models import get_dtype
+from skyrl.utils.log import logger
 
-from repairs import engine_lora, engine_losses
+from repairs import engine_blocks, engine_lora, engine_losses
 from repairs.engine_losses import Settings, settings_like, target_logprobs
+from repairs.engine_programs import TooLarge, is_full
 from repairs.engine_slots import all_finite, in_dtype, rounded, take_slot, with_slots
 
 NOT_FINITE = (
@@ -45,6 +47,11 @@ def sequence_mean(token_losses_BT: jax.Array, weights_BT: jax.Array) -> jax.Arra
     return token_losses_BT.sum(axis=-1) / jnp.maximum(weights_BT.sum(axis=-1), 1e-9)
 
 
+def as_given(sampling_logprobs: jax.Array, _logprobs: jax.Array) -> jax.Array:
+    """Stock: a ratio is against what the client says that the sampler gave each token."""
+    return sampling_logprobs
+
+
 def datum_mean(datums: int) -> float:
     """Stock divisor of the summed gradient: the number of datums."""
     return max(datums, 1)
@@ -63,7 +70,7 @@ def create_pass(self: Any) -> None:
     graphdef, own_lora, _ = nnx.split(self.own_view, self.own_view.is_lora_param, ...)
     self.accumulated_grads = None  # the stock buffer for all slots
     self.gradients = {}
-    reduce_losses = self.reduce_losses
+    reduce_losses, samples_of = self.reduce_losses, self.samples_of
 
     def losses(
         lora, others, ids, mask, targets, weights, kinds, sampling_logprobs, advantages, config: Settings
@@ -74,6 +81,8 @@ def create_pass(self: Any) -> None:
         logprobs = target_logprobs(model, output.last_hidden_state, targets, adapters)
         if targets.ndim > ids.ndim:  # one value of a token for all its targets
             sampling_logprobs, advantages = sampling_logprobs[..., None], advantages[..., None]
+
+        sampling_logprobs = samples_of(sampling_logprobs, logprobs)
 
         def one_sequence(kind, *inputs):
             return jax.lax.switch(kind, LOSS_FUNCTIONS, *inputs)
@@ -141,6 +150,7 @@ def is_finite(result: types.ForwardBackwardOutput) -> bool:
 def forward_backward(self: Any, prepared_batch: types.PreparedModelPassBatch) -> Results:
     """Replaces JaxBackendImpl.forward_backward. A request with a result that is not finite fails alone.
 
+    Where the memory is full, it is computed again and keeps less of its layers for the backward pass.
     Raises ValueError when the batch has requests of more than one model (the engine makes one batch a model).
     """
     model_id = only_model(prepared_batch)
@@ -149,6 +159,14 @@ def forward_backward(self: Any, prepared_batch: types.PreparedModelPassBatch) ->
     try:
         results = self._model_pass(prepared_batch, self._forward_backward_and_accumulate)
         pending = self.accumulated_grads
+    except (TooLarge, RuntimeError) as error:
+        if not is_full(error) or not engine_blocks.keep_less():
+            raise
+        logger.warning(f"passes keep less for their backward pass from now on: {error}")
+        known = self.gradients
+        self._create_loss_and_grad_fn()
+        self.gradients = known
+        return forward_backward(self, prepared_batch)
     finally:
         self.accumulated_grads = None
     if all(map(is_finite, results.values())):
@@ -190,6 +208,7 @@ def apply() -> None:
         return
     JaxBackendImpl.reduce_losses = staticmethod(sequence_mean)
     JaxBackendImpl.gradient_divisor = staticmethod(datum_mean)
+    JaxBackendImpl.samples_of = staticmethod(as_given)
     JaxBackendImpl._create_loss_and_grad_fn = create_pass
     JaxBackendImpl.forward_backward = forward_backward
     JaxBackendImpl.forward = forward

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from skyrl.utils.log import logger
 
 from repairs import engine_load
-from repairs.engine_room import GIB, Room
+from repairs.engine_room import Room
+from repairs.machine import GIB
 
 Compile = Callable[[], Any]
 Program = tuple[Hashable, str, Compile]  # key, name for people, what makes it
@@ -26,6 +27,11 @@ FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AssertionError, OS
 
 class TooLarge(ValueError):
     """A program that does not fit into the memory; nothing has been computed."""
+
+
+def is_full(error: Exception) -> bool:
+    """Whether the memory was too small, found out before or while a program ran."""
+    return isinstance(error, TooLarge) or FULL in str(error)
 
 
 def needed(compiled: Any) -> int:
@@ -39,12 +45,12 @@ def needed(compiled: Any) -> int:
 class Programs:
     """Those in the queue of a thread that compiles ahead, compiled now, made, ready to be called, or refused.
 
-    `limit`: tokens up to which they are compiled ahead; 0: none. `micro_batch`, `seats`: rows of full passes and waves;
-    0: as the first has.
+    `limit`: tokens up to which they are compiled ahead; 0: none. `hinted`: those of lengths that were sampled are.
+    `micro_batch`, `seats`: rows of full passes and waves; 0: as the first has.
     """
 
     def __init__(self) -> None:
-        self.limit, self.micro_batch, self.seats = 0, 0, 0
+        self.limit, self.hinted, self.micro_batch, self.seats = 0, False, 0, 0
         self.room = Room()
         self._changed = threading.Condition()
         self._queue: dict[Hashable, tuple[str, Compile]] = {}
@@ -66,13 +72,19 @@ class Programs:
         self._called.add(key)
         return is_first
 
+    def has(self, key: Hashable) -> bool:
+        """Whether the program is made."""
+        return key in self._ready or key in self._made
+
     def get(self, key: Hashable, name: str, compile_it: Compile) -> Any:
         """The program, compiled where it must be. Raises TooLarge. Waits while the thread compiles it."""
         began = time.monotonic()
         with self._changed:
             self._queue.pop(key, None)
             if self._now == key:
+                engine_load.load.note(compiling=name, compiling_since=time.time())
                 self._changed.wait_for(lambda: self._now != key)
+                engine_load.load.note(compiling=None, compiling_since=None)
                 engine_load.load.add(compile_seconds=time.monotonic() - began)
         if key in self._refused:
             raise TooLarge(self._refused[key])

@@ -56,6 +56,11 @@ class SamplerSlots:
         self.parts = nnx.split(self.model, self.model.is_lora_param, ...)
         self._free = list(range(1, 1 + count))
         self._slots: OrderedDict[Key, int] = OrderedDict()
+        self.held: set[int] = set()  # slots that sequences on seats use
+
+    def has_room(self, path: str) -> bool:
+        """Whether its weights are here or can come. Raises FileNotFoundError."""
+        return not path or bool(self._free) or file_key(path) in self._slots or not self.held >= {*self._slots.values()}
 
     def load(self, paths: list[str]) -> dict[str, int]:
         """Slot of each checkpoint file; an empty path is the base model.
@@ -88,7 +93,8 @@ class SamplerSlots:
     def _make_room(self) -> int:
         """The first free slot; it stays free until a key is given to it."""
         if not self._free:
-            self._free.append(self._slots.popitem(last=False)[1])
+            oldest = next(key for key, slot in self._slots.items() if slot not in self.held)
+            self._free.append(self._slots.pop(oldest))
         return self._free[0]
 
 

@@ -19,7 +19,6 @@ from skyrl.backends import jax as backend
 from skyrl.backends.renderer import render_model_input
 from skyrl.backends.utils import pad_batch, pad_to_fsdp
 from skyrl.tinker import types
-from skyrl.tx.utils import models
 
 from repairs.engine_losses import settings
 from repairs.engine_programs import TooLarge
@@ -27,7 +26,6 @@ from repairs.engine_programs import TooLarge
 TINY = 32  # tokens; no conversation of a trial is that short
 SHORTEST = 128  # tokens
 FINE = 1024  # tokens; beyond, the padding to a power of two costs more than a program
-ROOM_STEP = 64  # tokens; prompt bucket and answer limit determine the room already, so it needs no bucket
 PASS = 8192  # tokens of a pass of a large model: more does not make a GPU faster
 FILLED = 4096  # tokens of a pass that is filled up whatever it costs
 pass_tokens = PASS  # less where the memory is small
@@ -64,11 +62,6 @@ def lengths(most: int) -> list[int]:
     while (length := prompt_length(found[-1] + 1 if found else 1)) <= most:
         found.append(length)
     return found
-
-
-def room_for(tokens: int) -> int:
-    """Replaces round_up_seq_len for the key-value cache: tokens of prompt bucket and answer."""
-    return -(-tokens // ROOM_STEP) * ROOM_STEP
 
 
 def full_rows(length: int, micro_batch: int) -> int:
@@ -198,5 +191,4 @@ def tensor(values: np.ndarray) -> dict[str, Any]:
 
 
 def apply() -> None:
-    models.round_up_seq_len = room_for
     backend.JaxBackendImpl._model_pass = model_pass

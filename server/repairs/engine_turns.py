@@ -4,9 +4,9 @@ Upstream: skyrl/tinker/engine.py, TinkerEngine.process_pending_requests_once loo
 then for single requests. A request that arrives in between is seen by some of these and not by others: a step is taken
 before the pass that was sent before it, or a pass is computed before the step that was sent before it. Here a round
 looks only at what had arrived when it began. process_pending_requests sleeps 0.1 s after every round, also when the
-next request of a chain waits already. After sampling it still does: waves fill meanwhile. Ten times a second it makes
-eight queries, also without any client, which take 4% of a core; here only after a change of the database. A database
-that is locked, or whose disk is full, ends the loop there and not here.
+next request of a chain waits already. Ten times a second it makes eight queries, also without any client, which take 4%
+of a core; here only after a change of the database, and between chunks of samples. A database that is locked, or whose
+disk is full, ends the loop there and not here.
 """
 
 # pyright: reportMissingImports=false
@@ -58,11 +58,16 @@ def process_single_requests(self: Any, requests: dict) -> None:
     stock_single(self, requests)
 
 
+def samples(self: Any) -> bool:
+    """Whether samples are under way (engine_seating)."""
+    return bool(getattr(self, "_sampler", None)) and self._sampler.busy
+
+
 def process_pending_requests(self: Any) -> None:
     """Replaces TinkerEngine.process_pending_requests."""
-    changes, began, self.postponed = Changes(self.db_engine.url), -UNCHANGED_SEC, False
+    changes, began = Changes(self.db_engine.url), -UNCHANGED_SEC
     while True:
-        if not changes.seen() and not self.postponed and time.monotonic() - began < UNCHANGED_SEC:
+        if not changes.seen() and not samples(self) and time.monotonic() - began < UNCHANGED_SEC:
             time.sleep(IDLE_SEC)
             continue
         self.trained, began = False, time.monotonic()
@@ -71,7 +76,8 @@ def process_pending_requests(self: Any) -> None:
         except OperationalError as error:
             logger.warning(f"The database does not answer: {error.orig}; it is asked again")
             time.sleep(LOST_SEC)
-        time.sleep(BUSY_SEC if self.trained else IDLE_SEC)
+        if not samples(self):
+            time.sleep(BUSY_SEC if self.trained else IDLE_SEC)
 
 
 def apply() -> None:

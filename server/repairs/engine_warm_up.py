@@ -2,11 +2,14 @@
 
 Upstream: skyrl/backends/jax.py compiles within the call: one long trial holds up the whole step for its program.
 Here, with `warm_up_tokens`, the first pass of each kind and the first wave have the programs of all other lengths up to
-that one compiled as well; scoring passes only for runs that score. A call that needs the program which is compiled just
-then waits for it; one that waits in the queue is compiled by the call.
+that one compiled as well; scoring passes only for runs that score. Without it, on a GPU, waves are compiled from the
+start on, and passes of the lengths that were sampled, while more is sampled. A call that needs the program which is
+compiled just then waits for it; one that waits in the queue is compiled by the call.
 """
 
 # pyright: reportMissingImports=false
+import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,20 +17,42 @@ from pydantic import Field
 from skyrl.backends import jax as backend
 from skyrl.tx.utils.generator import GeneratorMixin
 
-from repairs import engine_load
+from repairs.engine_decode import spec
 from repairs.engine_programs import Program, compiling, programs
-from repairs.engine_room import GIB
-from repairs.engine_shapes import full_rows, lengths, room_for
-from repairs.engine_waves import full_seats, seats_for
+from repairs.engine_seats import PLAIN, Seats, flags_of, on_gpu
+from repairs.engine_shapes import full_rows, lengths, pass_length
+from repairs.handover import FOLDER
+from repairs.machine import GIB
 
+Make = Callable[[int], Program]  # of a length
+ON_GPU = 8192  # tokens up to which waves are compiled ahead there, from the start on
+ARRAYS = jax.Array, jax.ShapeDtypeStruct
 TARGETS = 6  # the place of the targets among the arguments of a pass
 
 
-def spec(value: jax.Array, shape: tuple[int, ...] | None = None) -> jax.ShapeDtypeStruct:
-    """What a program is compiled for, in the place of an array."""
-    sharding = value.sharding if getattr(value, "committed", True) else None
-    weak = getattr(value, "weak_type", False)  # random keys have neither
-    return jax.ShapeDtypeStruct(shape or value.shape, value.dtype, sharding=sharding, weak_type=weak)
+class Ahead:
+    """Lengths for which passes and scorings are compiled ahead, and what makes these programs, by kind."""
+
+    def __init__(self) -> None:
+        self._makes: dict[tuple, Make] = {}
+        self._seen: dict[int, None] = {}  # lengths of sequences that were sampled: they will be scored and trained
+
+    def begin(self, kind: tuple, make: Make) -> list[Program]:
+        """Programs of a kind, when the first of its kind is called."""
+        if kind in self._makes:
+            return []
+        self._makes[kind] = make
+        return [make(length) for length in dict.fromkeys((*self._seen, *lengths(programs.limit)))]
+
+    def sampled(self, tokens: list[int]) -> list[Program]:
+        """Programs for sequences of these lengths."""
+        new = dict.fromkeys(pass_length(count) for count in tokens) if programs.hinted else {}
+        found = [make(length) for length in new if length not in self._seen for make in self._makes.values()]
+        self._seen |= new
+        return found
+
+
+ahead = Ahead()
 
 
 def specs_of(arrays: Any, rows: int, length: int) -> Any:
@@ -43,18 +68,21 @@ def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:
         name = f"a {kind} pass of {rows} x {length} tokens" + (f" with {several[0]} targets each" if several else "")
         return (kind, rows, length, *several), name, compiling(jitted, mesh, *arguments)
 
-    def longer(params: Any, batch: Any) -> list[Program]:
-        found, specs = [], jax.tree.map(spec, params)
-        for length in lengths(programs.limit):
+    def longer(params: Any, batch: Any) -> Make:
+        specs, batch = jax.tree.map(spec, (params, batch))
+
+        def full(length: int) -> Program:
             rows = full_rows(length, programs.micro_batch or batch[0].shape[0])
-            found.append(program(rows, length, *specs, *specs_of(batch, rows, length)))
-        return found
+            return program(rows, length, *specs, *specs_of(batch, rows, length))
+
+        return full
 
     def run(pending: Any, lora_params: Any, others: Any, *batch: Any) -> Any:
         """Wraps a pass. The first one, also a tiny one of a probe, starts those of full micro batches."""
         params, own = (pending, lora_params, others), program(*batch[0].shape, pending, lora_params, others, *batch)
         result = programs.get(*own)
-        more = longer(params, batch) if programs.first(own[0]) and programs.limit else []
+        form = kind, *batch[TARGETS - len(params)].shape[2:]
+        more = ahead.begin(form, longer(params, batch)) if programs.first(own[0]) else []
         # over several devices arrays come in other places than the program was compiled for: JAX moves them
         found = (result if mesh.size == 1 else jitted)(*params, *batch)
         programs.add(more)
@@ -63,66 +91,56 @@ def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:
     return run
 
 
-def planned_waves(jitted: Any) -> Any:
-    longest = 0  # answer limit of the waves whose programs were compiled ahead
+def planned_chunks(stock_chunk: Any) -> Any:
+    begun: dict[Any, int] = {}  # by settings, the answer limit with which programs were compiled ahead
 
-    def program(model: Any, ids: Any, mask: Any, room: int, new: int, rest: Any, flags: Any) -> Program:
-        name = f"a sampling wave of {engine_load.wave_shape(ids.shape, new)}"
-        compile_it = compiling(jitted, ids.sharding.mesh, model, ids, mask, room, new, *rest, **flags)
-        return (*ids.shape, room, new, *settings_of(rest), *flags.values()), name, compile_it
+    def chunk(self: Any) -> Any:
+        """Wraps Seats._chunk: the longest answers so far start the programs of all other prompts."""
+        flags, new = flags_of(self.taken), 0 if on_gpu() else max(row.params.max_tokens for row in self.taken)
+        ended = stock_chunk(self)
+        programs.add(ahead.sampled([len(row.prompt) + len(row.tokens) for row in ended]))
+        limit = programs.limit or (ON_GPU if programs.hinted else 0)
+        if limit and new > begun.get(flags, -1):
+            begun[flags] = new
+            programs.add(self.ahead(flags, limit, new))
+        return ended
 
-    def longer(model: Any, ids: Any, mask: Any, new: int, rest: Any, flags: Any) -> list[Program]:
-        found, model = [], jax.tree.map(spec, model)
-        for length in lengths(programs.limit):
-            room = room_for(length + new)
-            full = full_seats(room, programs.seats or ids.shape[0])
-            for rows in dict.fromkeys((full, seats_for(1, full))):
-                tables = specs_of((ids, mask), rows, length)
-                found.append(program(model, tables[0], tables[1], room, new, rows_of(rest, rows), flags))
-        return found
+    return chunk
 
-    def run(model: Any, ids: jax.Array, mask: jax.Array, room: int, new: int, *rest: Any, **flags: bool) -> Any:
-        """Wraps GeneratorMixin._prefill_and_decode. Started by the longest answers so far."""
-        nonlocal longest
-        own = program(model, ids, mask, room, new, rest, flags)
-        compiled = programs.get(*own)
-        more: list[Program] = []
-        if programs.first(own[0]) and programs.limit and new > longest:
-            longest, more = new, longer(model, ids, mask, new, rest, flags)
-        if ids.sharding.mesh.size == 1:
-            result = compiled(model, ids, mask, *arrays_of(rest))
-        else:
-            result = jitted(model, ids, mask, room, new, *rest, **flags)
-        programs.add(more)
-        return result
 
-    return run
+def started(stock_init: Any) -> Any:
+    def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
+        """Wraps JaxBackendImpl.__init__: on a GPU sampling waves are compiled before anybody asks for one."""
+        stock_init(self, base_model, config, process_id)
+        if programs.hinted and self.mesh.size == 1 and not os.environ.get(FOLDER):
+            programs.add(self.seats.ahead(PLAIN, ON_GPU))
+
+    return init
 
 
 def planned_scores(jitted: Any) -> Any:
-    begun = False
-
     def program(model: Any, ids: Any, mask: Any, rest: Any) -> Program:
         compile_it = compiling(jitted, ids.sharding.mesh, model, ids, mask, *rest)
         name = "a scoring of {} x {} tokens".format(*ids.shape)
         return ("score", *ids.shape, *settings_of(rest)), name, compile_it
 
-    def longer(model: Any, ids: Any, mask: Any, rest: Any) -> list[Program]:
-        found, model = [], jax.tree.map(spec, model)
-        for length in lengths(programs.limit):
+    def longer(model: Any, ids: Any, mask: Any, rest: Any) -> Make:
+        model, ids, mask, rest = jax.tree.map(
+            lambda one: spec(one) if isinstance(one, jax.Array) else one, (model, ids, mask, rest)
+        )
+
+        def full(length: int) -> Program:
             rows = full_rows(length, programs.seats or ids.shape[0])
             tables = specs_of((ids, mask), rows, length)
-            found.append(program(model, tables[0], tables[1], rows_of(rest, rows)))
-        return found
+            return program(model, tables[0], tables[1], rows_of(rest, rows))
+
+        return full
 
     def run(model: Any, ids: jax.Array, mask: jax.Array, *rest: Any) -> Any:
         """Wraps the scoring of prompts. Started by the first one."""
-        nonlocal begun
         own = program(model, ids, mask, rest)
         compiled = programs.get(*own)
-        more = longer(model, ids, mask, rest) if programs.limit and not begun else []
-        begun |= bool(more)
-        programs.first(own[0])
+        more = ahead.begin(("score",), longer(model, ids, mask, rest)) if programs.first(own[0]) else []
         one_device = ids.sharding.mesh.size == 1
         result = compiled(model, ids, mask, *arrays_of(rest)) if one_device else jitted(model, ids, mask, *rest)
         programs.add(more)
@@ -143,7 +161,7 @@ def settings_of(rest: Any) -> list[Any]:
 
 def rows_of(rest: Any, rows: int) -> list[Any]:
     """Arguments that have an entry for each row, with other rows; flags as they are."""
-    return [spec(value, (rows, *value.shape[1:])) if isinstance(value, jax.Array) else value for value in rest]
+    return [spec(value, (rows, *value.shape[1:])) if isinstance(value, ARRAYS) else value for value in rest]
 
 
 def with_programs(stock_create: Any) -> Any:
@@ -154,7 +172,11 @@ def with_programs(stock_create: Any) -> Any:
             return
         programs.clear()
         programs.room.limit_bytes = int(self.config.memory_limit_gib * GIB)
-        programs.limit, programs.micro_batch = self.config.warm_up_tokens, max(0, self.config.train_micro_batch_size)
+        programs.limit, programs.hinted = (
+            max(0, self.config.warm_up_tokens),
+            on_gpu() and self.config.warm_up_tokens < 0,
+        )
+        programs.micro_batch = max(0, self.config.train_micro_batch_size)
         programs.seats = max(0, self.config.sample_max_num_sequences)
         self.training_pass = self._forward_backward_and_accumulate
         self._forward_backward_and_accumulate = planned_pass(self.training_pass, self.mesh, "training")
@@ -165,10 +187,15 @@ def with_programs(stock_create: Any) -> Any:
 
 def apply() -> None:
     class BackendConfig(backend.JaxBackendConfig):
-        warm_up_tokens: int = Field(default=0, ge=0, description="Lengths up to which programs are compiled ahead")
+        warm_up_tokens: int = Field(
+            default=-1,
+            ge=-1,
+            description="Lengths up to which programs are compiled ahead; -1: of sampled lengths on a GPU",
+        )
         memory_limit_gib: float = Field(default=0, ge=0, description="Memory of the engine on a CPU; 0: the cgroup's")
 
     backend.JaxBackendConfig = BackendConfig
+    backend.JaxBackendImpl.__init__ = started(backend.JaxBackendImpl.__init__)
     backend.JaxBackendImpl._create_loss_and_grad_fn = with_programs(backend.JaxBackendImpl._create_loss_and_grad_fn)
-    GeneratorMixin._prefill_and_decode = staticmethod(planned_waves(GeneratorMixin._prefill_and_decode))
+    Seats._chunk = planned_chunks(Seats._chunk)
     GeneratorMixin._score = staticmethod(planned_scores(GeneratorMixin._score))

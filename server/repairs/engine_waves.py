@@ -1,16 +1,15 @@
-"""Waves of samples have few shapes, bounded by tokens, and prompts are scored without logits of a whole prompt.
+"""Prompts are scored without logits of a whole prompt, in few shapes, bounded by tokens; answers come from seats.
 
 Upstream: skyrl/backends/jax.py, JaxBackendImpl.sample pads every wave to the same number of sequences and to the
 longest prompt of a call; skyrl/tx/utils/generator.py, GeneratorMixin._prefill_and_decode computes the logits of all
 tokens of a wave at once where one prompt is to be scored (37 GiB for 16 x 8,192 tokens and 151,936 words), and a
 key-value cache that mere scoring has no use for.
 Here mere scoring (one token is sampled) is a program of its own, as a forward pass; longer answers with scored prompts
-are a scoring and a wave. A wave has as many seats as its keys and values have room, or a quarter where that is enough.
+are a scoring, and seats (engine_seats).
 """
 
 # pyright: reportMissingImports=false
 import copy
-import time
 from functools import partial
 from typing import Any
 
@@ -21,25 +20,12 @@ from skyrl.tinker import types
 from skyrl.tx.utils import generator
 from skyrl.tx.utils.generator import GenerateOutput, GeneratorMixin
 
-from repairs import engine_load, engine_shapes, engine_top_prompts
+from repairs import engine_shapes, engine_top_prompts
 from repairs.engine_programs import TooLarge
-from repairs.engine_shapes import Part, filled_rows, full_rows, parts, power_of_two, prompt_length, room_for
+from repairs.engine_seats import rows_of
+from repairs.engine_shapes import filled_rows, full_rows, parts, power_of_two, prompt_length
 
-QUARTER = 4
-state_tokens = 0  # in whose room fit the states of linear attention of a sequence; engine_memory sets it
-wave_tokens = 0  # of prompts and answers that a wave has room for; 0: no limit; engine_memory sets it
 stock_generate = GeneratorMixin.generate
-
-
-def full_seats(room: int, most: int) -> int:
-    """Seats of a full wave with `room` tokens each."""
-    fitting = max(1, wave_tokens // (room + state_tokens)) if wave_tokens else most
-    return most if fitting >= most else power_of_two(fitting + 1) // 2
-
-
-def seats_for(rows: int, full: int) -> int:
-    quarter = -(-full // QUARTER)
-    return quarter if rows <= quarter else full
 
 
 @partial(jax.jit, static_argnames=("max_top_k", "use_top_p", "best"))
@@ -98,109 +84,76 @@ def score_prompts(self: Any, ids: jax.Array, mask: jax.Array, params: list, adap
     )
 
 
-def generate(
-    self: Any,
-    input_ids: jax.Array,
-    attention_mask: jax.Array,
-    *,
-    sampling_params: list[types.SamplingParams],
-    adapter_indices: jax.Array | None = None,
-    prompt_logprobs: bool = False,
-    tokenizer: Any = None,
-) -> GenerateOutput:
-    """Wraps GeneratorMixin.generate."""
-    scored = (
-        score_prompts(self, input_ids, attention_mask, sampling_params, adapter_indices) if prompt_logprobs else None
-    )
-    if scored and all(one.max_tokens == 1 and not one.stop_strings for one in sampling_params):
-        return scored
-    output = stock_generate(
-        self,
-        input_ids,
-        attention_mask,
-        sampling_params=sampling_params,
-        adapter_indices=adapter_indices,
-        tokenizer=tokenizer,
-    )
-    output.prompt_logprobs = scored.prompt_logprobs if scored else None
-    return output
-
-
-def next_wave(batch: types.PreparedSampleBatch, left: set[int], most: int) -> tuple[Part, bool]:
-    """What is computed next of the rows that are left, and whether its prompts are scored. `most`: seats; 0: all."""
-    most = most if most > 0 else power_of_two(len(batch.all_model_inputs))
-    scored = {entry[2] for entry in batch.request_batch_slices if entry[4]}  # the first row of each request
-    new = [one.max_tokens for one in batch.all_sampling_params]
-    tokens = {row: tokens_of(batch.all_model_inputs[row]) for row in sorted(left)}
-    merely = {row: count for row, count in tokens.items() if row in scored and new[row] == 1}
-    if merely:
-        part = parts(merely, lambda length: full_rows(length, most), prompt_length)[0]
-        return part._replace(filled=filled_rows(len(part.rows), part.length, part.filled)), True
-    is_scored = not scored.isdisjoint(left)
-    rows = sorted((row for row in left if (row in scored) == is_scored), key=lambda row: -tokens[row])
-    length = prompt_length(tokens[rows[0]])  # one wave for all lengths: answers take most of the time
-    full = full_seats(room_for(length + max(new[row] for row in rows)), most)
-    return Part(rows[:full], seats_for(len(rows), full), length), is_scored
+def generate(self: Any, *arrays: jax.Array, prompt_logprobs: bool = False, **others: Any) -> GenerateOutput:
+    """Wraps GeneratorMixin.generate: where prompts are scored, it has one token for each."""
+    if not prompt_logprobs:
+        return stock_generate(self, *arrays, **others)
+    return score_prompts(self, *arrays, others["sampling_params"], others["adapter_indices"])
 
 
 def tokens_of(model_input: types.ModelInput) -> int:
     return sum(len(chunk.tokens) for chunk in model_input.chunks if isinstance(chunk, types.EncodedTextChunk))
 
 
-def only_rows(batch: types.PreparedSampleBatch, rows: list[int], is_scored: bool) -> types.PreparedSampleBatch:
-    """The batch with these rows, each of them as a request by its number."""
+def only_scores(batch: types.PreparedSampleBatch, rows: list[int]) -> types.PreparedSampleBatch:
+    """The batch with these rows, each of them as a request by its number, for one token each."""
     names = [name for name in type(batch).model_fields if name.startswith("all_")]
     lists = {name: [getattr(batch, name)[row] for row in rows] for name in names}
-    slices = [(str(row), "", place, place + 1, is_scored, 0) for place, row in enumerate(rows)]
-    return batch.model_copy(update=lists | {"request_batch_slices": slices, "needs_prompt_logprobs": is_scored})
+    lists["all_sampling_params"] = [
+        one if one.max_tokens == 1 else one.model_copy(update={"max_tokens": 1, "stop_strings": None})
+        for one in lists["all_sampling_params"]
+    ]
+    slices = [(str(row), "", place, place + 1, True, 0) for place, row in enumerate(rows)]
+    return batch.model_copy(update=lists | {"request_batch_slices": slices, "needs_prompt_logprobs": True})
 
 
-def in_waves(stock_sample: Any) -> Any:
+def scores(self: Any, batch: types.PreparedSampleBatch, left: set[int], stock_sample: Any) -> dict[int, Any]:
+    """Answers of one token with scored prompts, by row. Raises TooLarge."""
+    backend.round_up_seq_len = prompt_length
+    done: dict[int, types.SampleOutput] = {}
+    best: dict[int, list[Any]] = {}  # of rows whose likeliest tokens were asked for
+    tokens = {row: tokens_of(batch.all_model_inputs[row]) for row in sorted(left)}
+    most = self.config.sample_max_num_sequences
+    most = most if most > 0 else power_of_two(max(1, len(left)))
+    while tokens:
+        part = parts(tokens, lambda length: full_rows(length, most), prompt_length)[0]
+        seated = copy.copy(self)
+        filled = filled_rows(len(part.rows), part.length, part.filled)
+        seated.config = self.config.model_copy(update={"sample_max_num_sequences": filled})
+        engine_top_prompts.ask(batch, part.rows)
+        try:
+            found = stock_sample(seated, only_scores(batch, part.rows))
+            engine_top_prompts.asked.take(part.rows, batch, best)
+        except TooLarge:
+            if filled == 1:
+                raise
+            engine_shapes.pass_tokens = filled * part.length // 2
+            continue
+        for row in part.rows:
+            done[row] = found[str(row)].model_copy(update={"topk_prompt_logprobs": best.get(row)})
+            del tokens[row]
+    return done
+
+
+def on_seats(stock_sample: Any) -> Any:
     def sample(self: Any, prepared_batch: types.PreparedSampleBatch) -> dict:
-        """Wraps JaxBackendImpl.sample: a call of it for each wave. Raises TooLarge."""
-        backend.round_up_seq_len = prompt_length
-        done: dict[str, types.SampleOutput] = {}
-        best: dict[int, list[Any]] = {}  # of rows whose likeliest tokens were asked for
-        left = set(range(len(prepared_batch.all_model_inputs)))
-        while left:
-            part, is_scored = next_wave(prepared_batch, left, self.config.sample_max_num_sequences)
-            began = time.monotonic()
-            seated = copy.copy(self)
-            seated.config = self.config.model_copy(update={"sample_max_num_sequences": part.filled})
-            engine_top_prompts.ask(prepared_batch, part.rows if is_scored else [])
-            try:
-                done |= stock_sample(seated, only_rows(prepared_batch, part.rows, is_scored))
-                engine_top_prompts.asked.take(part.rows, prepared_batch, best)
-            except TooLarge:
-                if part.filled == 1:
-                    raise
-                make_smaller(prepared_batch, part, is_scored)
-                continue
-            left -= set(part.rows)
-            engine_load.load.add(waves=1, wave_requests=len(part.rows), wave_seconds=time.monotonic() - began)
-        return {entry[0]: joined(done, best, *entry[2:5]) for entry in prepared_batch.request_batch_slices}
+        """Wraps JaxBackendImpl.sample, which then scores prompts. Raises TooLarge."""
+        slices, params = prepared_batch.request_batch_slices, prepared_batch.all_sampling_params
+        scored = scores(self, prepared_batch, {entry[2] for entry in slices if entry[4]}, stock_sample)
+        rows = dict(enumerate(rows_of(prepared_batch)))
+        sequences = {row: one.sequences[0] for row, one in scored.items() if params[row].max_tokens == 1}
+        self.seats.run([one for row, one in rows.items() if row not in sequences])
+        sequences = {row: sequences.get(row) or one.sequence() for row, one in rows.items()}
+        found = {}
+        for key, _, start, end, is_scored, _ in slices:
+            own = [sequences[row] for row in range(start, end)]
+            asked = ("prompt_logprobs", "topk_prompt_logprobs") if is_scored else ()
+            found[key] = types.SampleOutput(sequences=own, **{name: getattr(scored[start], name) for name in asked})
+        return found
 
     return sample
 
 
-def make_smaller(batch: types.PreparedSampleBatch, part: Part, is_scored: bool) -> None:
-    """Lowers the bound that this part has reached to half of it."""
-    global wave_tokens
-    new = max(batch.all_sampling_params[row].max_tokens for row in part.rows)
-    if is_scored and new == 1:
-        engine_shapes.pass_tokens = part.filled * part.length // 2
-    else:
-        wave_tokens = part.filled * (room_for(part.length + new) + state_tokens) // 2
-
-
-def joined(done: dict[str, Any], best: dict[int, list[Any]], start: int, end: int, is_scored: bool) -> Any:
-    """A request's answer from its rows'."""
-    rows = [done[str(row)] for row in range(start, end)]
-    prompt = rows[0].prompt_logprobs if is_scored else None
-    sequences, top = [row.sequences[0] for row in rows], best.get(start)
-    return types.SampleOutput(sequences=sequences, prompt_logprobs=prompt, topk_prompt_logprobs=top)
-
-
 def apply() -> None:
     GeneratorMixin.generate = generate
-    backend.JaxBackendImpl.sample = in_waves(backend.JaxBackendImpl.sample)
+    backend.JaxBackendImpl.sample = on_seats(backend.JaxBackendImpl.sample)

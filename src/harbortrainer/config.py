@@ -10,11 +10,12 @@ Auto = Literal["auto"]
 AUTO: Auto = "auto"
 Backend = Literal["tinker", "skyrl-tx"]
 ToolFormat = Literal["template", "hermes"]
-LossFn = Literal["importance_sampling", "ppo", "cispo"]
+LossFn = Literal["importance_sampling", "ppo", "cispo", "dppo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Baseline = Literal["mean", "leave_one_out", "none"]
 
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
+JOB = "harbor:"  # in data: before the folder of a job
 ADDRESS, FIXED, NEXT_STEP = Resume.ADDRESS, Resume.FIXED, Resume.NEXT_STEP
 LENGTH, TASKS = Resume.LENGTH, Resume.TASKS
 
@@ -141,6 +142,20 @@ class TrialSettings(ModelSettings):
         check=ABOVE_0_OR_AUTO,
     )
     images_ahead: int = field(4, "steps whose task images are made before the steps begin", check=FROM_0)
+    images: str | None = field(
+        None,
+        "REGISTRY/PREFIX that task images are pulled from, and pushed to once made; None = each machine makes them",
+    )
+    base_images: str | None = field(
+        None,
+        "file of lines FROM_IMAGE OTHER_IMAGE: bases to take for those of Dockerfiles, as a mirror's; None = none",
+        resume=NEXT_STEP,
+    )
+    images_gb: float | Auto = field(
+        AUTO,
+        "GB of task images on Docker's disk, beyond which those needed last go; auto = all but a reserve of it",
+        check=ABOVE_0_OR_AUTO,
+    )
     environment_type: str = field(
         "docker",
         "Harbor environment: docker, daytona, modal, e2b, ..., or MODULE:CLASS",
@@ -188,7 +203,9 @@ class TrialSettings(ModelSettings):
     # -- server
 
 
-_BAND = "two mean rewards from 0 to 1, the lower one first; None = off"
+_A_BAND = Check(
+    lambda band: 0 <= band[0] < band[1] <= 1, "two mean rewards from 0 to 1, the lower one first; None = off"
+)
 
 
 @chz.chz
@@ -212,10 +229,21 @@ class Config(TrialSettings, RunSettings):
     task_weights: dict[str, float] = field(
         {}, "how often an epoch takes each task of a source, task_weights.SOURCE=2; else once", resume=FIXED
     )
+    difficulty: str | None = field(
+        None,
+        "file of `tasks measure`: train on tasks whose measured mean reward is within band; None = on all",
+        resume=FIXED,
+    )
+    band: tuple[float, float] = field(
+        (0.1, 0.9),
+        "LOW,HIGH: least and greatest mean reward in the file of difficulty",
+        check=_A_BAND,
+        resume=FIXED,
+    )
     curriculum_band: tuple[float, float] | None = field(
         None,
-        "LOW,HIGH: sample tasks with a mean reward outside seldom; None = all tasks alike",
-        check=Check(lambda band: 0 <= band[0] < band[1] <= 1, _BAND),
+        "LOW,HIGH: sample tasks with a mean reward outside seldom, as this run measures it; None = all tasks alike",
+        check=_A_BAND,
         resume=FIXED,
     )
 
@@ -270,7 +298,13 @@ class Config(TrialSettings, RunSettings):
 
     # -- learning
     loss_fn: LossFn = field(
-        "importance_sampling", "policy loss on the server: importance_sampling, ppo or cispo", resume=NEXT_STEP
+        "importance_sampling", "policy loss: importance_sampling, ppo, cispo, or dppo", resume=NEXT_STEP
+    )
+    dppo_divergence: Literal["tv", "kl"] = field(
+        "tv", "of a token's probability under trainer and sampler: tv = total variation, kl", resume=NEXT_STEP
+    )
+    dppo_threshold: float = field(
+        0.1, "divergence above which dppo moves a token no further", check=FROM_0, resume=NEXT_STEP
     )
     clip_low_threshold: float | None = field(
         None,
@@ -308,6 +342,12 @@ class Config(TrialSettings, RunSettings):
     )
     normalize_advantages_by_std: bool = field(False, "divide advantages by their group's std", resume=NEXT_STEP)
     remove_constant_reward_groups: bool = field(False, "leave out groups whose rewards are all equal", resume=NEXT_STEP)
+    observation_loss_coef: float = field(
+        0.0,
+        "factor of the mean cross-entropy of what the environment answered; 0 = off, 0.05 is usual",
+        check=FROM_0,
+        resume=NEXT_STEP,
+    )
     kl_penalty_coef: float = field(
         0.0, "penalty per nat of log-ratio to kl_reference; 0 = off", check=FROM_0, resume=NEXT_STEP
     )
@@ -346,13 +386,22 @@ class SftConfig(RunSettings):
 
     # -- conversations
     data: tuple[str, ...] = field(
-        (), "files of conversations, one JSON object with messages a line: a,b; empty = none", resume=TASKS
+        (),
+        "conversations: files of JSON lines or parquet with messages or conversations, harbor:JOBDIR for trials of "
+        "Harbor's jobs: a,b; empty = none",
+        resume=TASKS,
     )
     runs: tuple[str, ...] = field(
         (), "runs and evaluations whose graded trials become conversations: DIR,DIR; empty = none", resume=TASKS
     )
-    min_reward: float = field(1.0, "least reward of a trial that is taken from runs", resume=FIXED)
+    min_reward: float = field(1.0, "least reward of a trial that is taken from runs or a job of Harbor's", resume=FIXED)
     best_of_group: bool = field(False, "true = only the trials with the best reward of their group", resume=FIXED)
+    held_out_dir: str | None = field(
+        None,
+        "tasks that are held out, named as in tasks_dir: their conversations are left out, and those of data that "
+        "share 13 words in a row with one; None = not checked",
+        resume=TASKS,
+    )
     max_per_task: int = field(
         0, "most conversations of one task, drawn by seed; 0 = no limit", check=FROM_0, resume=FIXED
     )
@@ -376,6 +425,20 @@ class SftConfig(RunSettings):
     # -- learning
     loss_norm: Literal["token_mean", "sequence_mean"] = field(
         "token_mean", "token_mean, or sequence_mean (mean of the conversations' means)", resume=NEXT_STEP
+    )
+    train_on: tuple[str, ...] = field(
+        ("answers",),
+        "answers, or answers,observations: what the environment answered is a target too",
+        check=Check(
+            lambda given: given in (("answers",), ("answers", "observations")), "answers or answers,observations"
+        ),
+        resume=FIXED,
+    )
+    observation_loss_coef: float = field(
+        1.0,
+        "factor of the mean over conversations of their observations' mean loss, with train_on=answers,observations",
+        check=ABOVE_0,
+        resume=NEXT_STEP,
     )
 
 

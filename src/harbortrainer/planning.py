@@ -185,10 +185,13 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
 
 
 def scored_share(config: Config) -> float:
-    """Tokens that other weights score, per trained token: all of them for a KL penalty, some for `kl/start`."""
+    """Tokens that are scored, per trained token: all of them for a KL penalty, some for `kl/start`; and by the policy
+    before an update, for dppo and, but on this project's server, for observations.
+    """
+    before = config.loss_fn == "dppo" or (config.observation_loss_coef > 0 and config.backend == "tinker")
     some = min(1.0, DRIFT_SEQUENCES / (config.batch_size * config.group_size))
     same = config.kl_reference == START or (config.kl_reference == BASE and config.init_from is None)
-    return (1.0 + some * (not same)) if config.kl_penalty_coef else some
+    return before + ((1.0 + some * (not same)) if config.kl_penalty_coef else some)
 
 
 def from_limits(config: Config, work: RemainingWork) -> Forecast:

@@ -30,12 +30,12 @@ def run(*command: str | Path, **env: str | Path) -> subprocess.CompletedProcess[
     )
 
 
-def drive(tmp_path: Path, phases: str) -> tuple[int, str]:
+def drive(tmp_path: Path, phases: str, **more: str) -> tuple[int, str]:
     """Exit status and drive.log."""
     (tmp_path / "phases").write_text(phases)
     machines = dict.fromkeys(("OUT", "LABEL", "PORT", "MODEL", "TASKS"), tmp_path / "of-the-machine")  # not ours
     env = {"GPU_OUT": tmp_path / "out", "GPU_LABEL": "test", "GPU_PORT": "1"}
-    done = run(GPU / "drive.sh", tmp_path / "phases", **machines, **env)
+    done = run(GPU / "drive.sh", tmp_path / "phases", **machines, **env, **more)
     assert not (tmp_path / "of-the-machine").exists()
     return done.returncode, (tmp_path / "out" / "drive.log").read_text()
 
@@ -79,6 +79,23 @@ def test_at_its_limit_a_phase_may_save_and_does_the_rest_of_its_command(tmp_path
 def test_a_line_that_is_no_phase_is_named(tmp_path: Path) -> None:
     code, log = drive(tmp_path, "one echo first\n")
     assert code == 1 and "is not NAME SECONDS COMMAND: one echo" in log.splitlines()[-1]
+
+
+def test_a_drive_that_is_continued_skips_what_is_done(tmp_path: Path) -> None:
+    phases = "one! 9 echo first\nserve+! 9 echo again\ntwo 9 test -e $OUT/mended\nthree 9 echo last\n"
+    assert drive(tmp_path, phases)[0] == 1
+    (tmp_path / "out" / "mended").touch()
+    code, log = drive(tmp_path, phases, GPU_RESUME="1")
+    assert code == 0, "the failed phase is repeated"
+    started = [line.split("] ")[1] for line in log.splitlines() if "] start" in line or "] done before" in line]
+    assert started[4:] == [
+        "done before: one",
+        "start serve (at most 9 s)",
+        "start two (at most 9 s)",
+        "done before: three",
+    ]
+    _, log = drive(tmp_path, phases)
+    assert "start one (at most 9 s)" in log.rpartition("phases of")[2], "without GPU_RESUME all are done again"
 
 
 def test_results_stay_small(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ import pytest
 from harbortrainer.docker import images
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.host import DockerHost, maker
+from harbortrainer.docker.network import forget_network
 from harbortrainer.docker.supply import ImageSupply
 from harbortrainer.learning.treatment import UNSUPPLIED
-from tests.support.docker_parts import BASE, write_task
+from tests.support.docker_parts import BASE, a_run, write_task
+from tests.support.outside import PORT, run, web_server
 from tests.support.own_daemon import own_daemon
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -116,3 +119,17 @@ async def test_a_daemon_that_is_restarted_during_builds_costs_only_time(
             await asyncio.to_thread(daemon.start)
             assert (await waiting, await lacking(supply, last)) == ("", "")
             assert engine().inspect_image(images.task_reference(first / "environment"))["Id"] == made
+
+
+async def test_a_dead_url_is_told_from_a_network_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside, run_id = "198.51.100.7", a_run("reach")
+    lines = f"RUN curl http://gone.invalid/x http://{outside}:{PORT}/y\n"
+    task = write_task(tmp_path / "task", dockerfile=f"{BASE}{lines}")
+    with own_daemon("harbortrainer/base:bookworm") as daemon:
+        monkeypatch.setenv("DOCKER_HOST", daemon.host)
+        run(*daemon.inside, "ip", "addr", "add", f"{outside}/32", "dev", "lo")
+        works = partial(DockerHost().network_works, task, "curl: (6) Could not resolve host: gone.invalid", run_id)
+        with web_server(tmp_path, outside, *daemon.inside):
+            assert await works()
+        assert not await works()
+        forget_network()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.journal import audit
+from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.pace import Place
 from harbortrainer.learning.trajectory import TrialName
@@ -24,6 +25,7 @@ def test_killed_while_trials_run_beside_an_update_it_goes_on(
         "eval_tasks=create-6",
         "eval_every=2",
         "eval_group_size=2",
+        "observation_loss_coef=0.05",
     )
     process = start(command(server_url, tmp_path, "run_name=run", *settings, "save_every=2", "n_parallel_envs=8"))
     folder = RunDirectory(tmp_path / "run")
@@ -43,10 +45,13 @@ def test_killed_while_trials_run_beside_an_update_it_goes_on(
     seen = audit(folder, STEPS)
     faults = ("repeated", "unsettled", "skipped_or_doubled", "differing", "not_of_its_trials", "too_old", "rows_wrong")
     assert {name: getattr(seen, name) for name in faults} == dict.fromkeys(faults, 0)
+    assert main(["replay", str(folder.path)]) == 0, "what the terminal answered is in the datums' digests"
     records = read_lines(folder.ledger, checked=True)
     assert records[: len(before)] == before
     rows = read_lines(folder.metrics)
     assert any(row.get("off_policy/staleness_max", 0) > 0 for row in rows)
+    assert any(row.get("observation/nats", 0) > 0 for row in rows)
+    assert all(row["eval/observation/tokens"] > 0 for row in rows if "eval/reward_mean" in row)
     trained = [row for row in rows if row.get("optim/steps")]
     assert trained and all(row["off_policy/ratio_p50"] == pytest.approx(1, abs=0.2) for row in trained)
     assert containers(folder.path) == []

@@ -16,11 +16,14 @@ import openai
 import pytest
 
 from harbortrainer.cli.main import main
+from harbortrainer.config import SftConfig
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.sft.dataset import load_dataset
 from tests.conftest import MODEL, ROOT, free_port
 
 KEY = "a-key-of-this-test"
 QUICKSTART = ROOT / "datasets" / "quickstart"
-NAMES = ("count-1", "create-1")
+NAMES = [f"{kind}-{n}" for kind in ("append", "copy", "count", "create", "search") for n in range(1, 5)]
 READY = re.compile(r"answers at (http://\S+)/v1 as model policy.*ready")
 
 
@@ -98,14 +101,22 @@ def test_harbors_own_command_line_gets_the_rewards_of_an_evaluation(
         "-q",
     ]
     env = os.environ | {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{served.url}/v1"}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=3000, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     results = [json.loads(file.read_text()) for file in (tmp_path / "jobs").glob("*/*/result.json")]
-    assert sorted(result["task_name"].split("/")[-1] for result in results) == sorted(NAMES)
+    assert len(NAMES) == 20 and sorted(result["task_name"].split("/")[-1] for result in results) == sorted(NAMES)
     assert [result["exception_info"] for result in results] == [None] * len(NAMES)
     theirs = {r["task_name"].split("/")[-1]: r["verifier_result"]["rewards"]["reward"] for r in results}
     own = [f"model_name={MODEL}", f"tasks_dir={tasks}", "trials=1", "temperature=0"]
     own += ["max_turns=3", "max_tokens=256", "context_limit=4000", f"out={tmp_path / 'out'}"]
     assert main(["evaluate", *served.backend, *own]) == 0
     (policy,) = json.loads((tmp_path / "out" / "evaluation.json").read_text())["policies"]
-    assert {task["name"]: task["rewards"] for task in policy["per_task"]} == {n: [theirs[n]] for n in NAMES}
+    rewards = {task["name"]: task["rewards"] for task in policy["per_task"]}
+    print(f"harbor run: {theirs}")
+    assert rewards == {n: [theirs[n]] for n in NAMES}
+    found = load_dataset(job_of(tmp_path / "jobs"), ChatTemplate.load(str(MODEL), False))
+    assert sorted(one.task for one in found.train) == sorted(NAMES), "the job becomes conversations of fine-tuning"
+
+
+def job_of(jobs: Path) -> SftConfig:
+    return SftConfig(model_name=str(MODEL), data=(f"harbor:{jobs}",), min_reward=0.0)

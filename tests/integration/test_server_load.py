@@ -43,7 +43,7 @@ async def test_waves_requests_and_compilation_are_reported(server_url: str, tiny
         sampled = load_metrics(before, after)
         await step(training)
         trained = load_metrics(after, await read_load(server_url))
-    assert after["wave_requests"] - before["wave_requests"] == N_REQUESTS
+    assert after["wave_requests"] - before["wave_requests"] >= N_REQUESTS, "each sat in a chunk, or in several"
     assert sampled["server/seats"] == SEATS
     assert 1 <= sampled["server/requests_per_wave"] <= N_REQUESTS
     assert sampled["server/wave_seconds"] > 0

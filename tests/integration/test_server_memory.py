@@ -20,11 +20,11 @@ import repairs
 repairs.apply("engine", repairs.NAMES)
 from skyrl.backends import jax as backend
 from skyrl.tinker import types
-from repairs import engine_load, engine_programs, engine_room, engine_shapes, engine_waves
+from repairs import engine_load, engine_programs, engine_room, engine_seats, engine_shapes
 from tests.support.engine_programs import pass_of, sample_of
 
 settings = {"max_lora_adapters": 2, "max_lora_rank": 4, "sample_max_num_sequences": 4, "train_micro_batch_size": 4}
-settings |= {"gradient_checkpointing": True, "memory_limit_gib": engine_room.resident() / engine_room.GIB + 0.6}
+settings |= {"gradient_checkpointing": True, "memory_limit_gib": engine_room.resident() / 2**30 + 0.6}
 engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings), 0)
 engine.create_model("m", types.LoraConfig(rank=4, alpha=8.0, seed=1))
 planned = engine_load.load.values["memory"]
@@ -42,7 +42,7 @@ long = pass_of(types, planned["trained_tokens"] * 8)
 refused = [attempt(lambda: engine.forward_backward(long)), compiled()]
 refused += [attempt(lambda: engine.forward_backward(long)), compiled()]
 engine_programs.programs.room.free = lambda: 60 << 20  # bytes: less than what was planned with
-engine_shapes.pass_tokens, engine_waves.wave_tokens = 8192, 1 << 30
+engine_shapes.pass_tokens, engine_seats.wave_tokens = 8192, 1 << 30
 several = engine.forward_backward(pass_of(types, *[500] * 4))["r"]
 scored = engine.sample(sample_of(types, *[500] * 4, scored=True))["r"]
 found = {"planned": planned, "refused": refused, "datums": len(several.loss_fn_outputs)}
@@ -64,6 +64,66 @@ def test_what_does_not_fit_is_refused_once_compiled_and_the_rest_is_computed_in_
     assert same == programs, "a program that was refused is not compiled again"
     assert found["datums"] == 4 and found["pass tokens"] < 2048
     assert found["scored"] == 500
+
+
+KEPT = """
+import json, sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+import repairs
+repairs.apply("engine", repairs.NAMES)
+from skyrl.backends import jax as backend
+from skyrl.tinker import types
+from repairs import engine_blocks, engine_memory, engine_programs
+from tests.support.engine_programs import pass_of
+
+settings = {"max_lora_adapters": 3, "max_lora_rank": 4, "train_micro_batch_size": 4, "gradient_checkpointing": True}
+engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings), 0)
+for name in ("m", "other"):
+    engine.create_model(name, types.LoraConfig(rank=4, alpha=8.0, seed=1))
+batch = pass_of(types, 2000)
+plain = engine.forward_backward(batch)["r"]
+before = engine.gradients.pop("m").datums
+engine.gradients["other"] = "kept"
+
+def keep(gib):
+    engine_blocks.keeping = engine_blocks.Keeping(gib * 2.0**30, 0.0, 1, 1)
+    known = engine.gradients
+    engine._create_loss_and_grad_fn()
+    engine.gradients = known
+    return engine_memory.scratch(engine, 2048)
+
+most, least = keep(2), keep(0)
+keep(2)
+engine_programs.programs.room.free = lambda: (most + least) // 2
+smaller = engine.forward_backward(batch)["r"]
+found = {"kept": [most, least], "free": engine_blocks.keeping.free, "others": engine.gradients.pop("other")}
+
+keep(100)
+engine_programs.programs.room.free = lambda: 1 << 60
+def full(*_):
+    engine._forward_backward_and_accumulate = stock
+    raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17.02GiB")
+stock, engine._forward_backward_and_accumulate = engine._forward_backward_and_accumulate, full
+again = engine.forward_backward(batch)["r"]
+found |= {"fewer": engine_blocks.keeping.free / 2**30, "datums": [before, engine.gradients["m"].datums]}
+values = [one.loss_fn_outputs[0]["logprobs"]["data"] for one in (plain, smaller, again)]
+found["apart"] = max(abs(a - b) for other in values[1:] for a, b in zip(values[0], other, strict=True))
+print("RESULT", json.dumps(found))
+"""
+
+
+def test_a_pass_that_finds_the_memory_full_is_computed_again_and_keeps_less(
+    server_env: None, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    tiny_model.write(tiny_model_dir, model, "qwen3", "float32")
+    found = results(model, KEPT)
+    most, least = found["kept"]
+    assert most > 1.05 * least, "what is kept is seen in the memory"
+    assert found["free"] == 0 and found["fewer"] == 25
+    assert found["others"] == "kept", "gradients of others stay"
+    assert found["datums"] == [1, 2] and found["apart"] < 1e-5
 
 
 POSITIONS = """

@@ -22,6 +22,7 @@ stock = LoRAMixin.apply_lora, LoRAExpert.__call__
 repairs.apply("engine", [name for name in repairs.NAMES if name != "blocks"])
 from skyrl.backends import jax as backend
 from skyrl.tinker import types
+from jax._src.ad_checkpoint import name_p
 from repairs import engine_blocks, engine_lora, engine_slots
 from tests.support.engine_programs import pass_of
 
@@ -74,6 +75,10 @@ repairs.apply("engine", ["blocks"])
 for kept in (0, 1, 100):  # of no layer, of one, of both
     engine_blocks.keeping = engine_blocks.Keeping(float(kept * 400), 0.0, 1, 1)
     found[f"in blocks, {kept} kept"] = compared(routed, trained(engine_of()))
+engine_blocks.keeping = engine_blocks.Keeping(0.0, 0.0, 1 << 20, 1, 1, float(1 << 40))
+(_, policy), *others = engine_blocks.segments(2, 64)
+assert not others and policy(name_p, name=engine_blocks.INPUT).dst == "pinned_host"
+found["inputs on the host"] = compared(routed, trained(engine_of()))
 print("RESULT", json.dumps(found))
 """
 
@@ -90,7 +95,7 @@ def test_passes_without_routing_and_in_blocks_give_what_skyrl_computes(
     found = results(model, ENGINE)
     assert found.pop("moved") > 1e-3, "the adapters differ"
     assert found.pop("several adapters") < 1e-4, "logits of some 1 to 10"
-    assert len(found) == 4
+    assert len(found) == 5
     for loss, logprobs, gradient in found.values():
         assert loss < 1e-5 and gradient < 1e-5, "relative"
         assert logprobs < 5e-5, "nats of some -6"
@@ -137,3 +142,43 @@ def test_scoring_holds_no_logits_of_a_whole_prompt_and_passes_grow_with_their_to
     assert found["likeliest"] < long + logits, "16 tokens at each place: of a block at a time, too"
     short, long = found["pass"]
     assert (long - short) / (16_384 - 4096) < 2 * short / 4096, "bytes a token: no scores of each pair of tokens"
+
+
+TIED = """
+import json, sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+import jax
+import jax.numpy as jnp
+from repairs import engine_tied
+
+engine_tied.CHUNK = 16
+keys = jax.random.split(jax.random.key(0), 4)
+exact_hidden, exact_table = jax.random.normal(keys[0], (50, 32)), jax.random.normal(keys[1], (300, 32))
+targets, given = jax.random.randint(keys[2], (50,), 0, 300), jax.random.normal(keys[3], (50,))
+
+def stock(hidden, table):
+    logits = (hidden @ table.T).astype(jnp.float32)
+    return jnp.take_along_axis(logits, targets[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, axis=-1)
+
+def differentiated(function, dtype):
+    hidden, table = exact_hidden.astype(jnp.bfloat16).astype(dtype), exact_table.astype(jnp.bfloat16).astype(dtype)
+    values, pull = jax.vjp(lambda hidden: function(hidden, table), hidden)
+    return values, pull(given)[0].astype(jnp.float32)
+
+def far(one, other):
+    return [float(jnp.abs(a - b).max() / jnp.abs(b).max()) for a, b in zip(one, other)]
+
+exact, found = differentiated(stock, jnp.float32), {}
+for name in ("float32", "bfloat16"):
+    own = differentiated(lambda hidden, table: engine_tied.tied(hidden, table, targets), jnp.dtype(name))
+    found[name] = [far(own, exact), far(differentiated(stock, jnp.dtype(name)), exact)]
+print("RESULT", json.dumps(found))
+"""
+
+
+def test_logits_of_tied_embeddings_have_the_derivatives_that_jax_computes(server_env: None) -> None:
+    found = results(Path("none"), TIED)
+    (own, _), (rounded, stock) = found["float32"], found["bfloat16"]
+    assert max(own) < 2e-6
+    assert rounded[1] < max(stock[1], 1e-2), "no rounder than the stock one"

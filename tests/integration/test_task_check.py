@@ -1,6 +1,7 @@
 """Planted bad tasks are all found by qualification, in real trials; good ones are not accused."""
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
         {"solve": "echo 1 > reward.txt\n", "test": f"cp /app/reward.txt /logs/verifier/reward.txt || {ZERO}\n"},
     ),
     "replaced-tool": (
-        "hack: replaced tools",
+        "hack: empty work",
         {
             "dockerfile": f"{BASE}WORKDIR /app\nCOPY check-hello .\nRUN chmod 755 check-hello\n",
             "files": {"environment/check-hello": TOOL},
@@ -193,3 +194,28 @@ def test_a_task_that_is_not_watched_says_so(tmp_path: Path, monkeypatch: pytest.
     write_task(tmp_path / "tasks" / "compose", toml=FAST, files=compose)
     status, tasks = check(tmp_path / "tasks", "n_oracle=2")
     assert status == 0 and "not watched" in details(tasks["compose"]), tasks
+
+
+def test_without_solutions_no_task_is_bad_for_what_cannot_be_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sound verifier, one in which no test runs, one that pays for nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tests = {
+        "sound": f"{RIGHT} && {ONE} || {ZERO}\n",
+        "dead": f"python3 -m no_such_pytest || no-such-program && {ONE} || {ZERO}\n",
+        "pays": f"{ONE}\n",
+    }
+    for name, test in tests.items():
+        task = write_task(tmp_path / "set" / name, toml=FAST, test=test, files={"instruction.md": f"Write {name}.\n"})
+        shutil.rmtree(task / "solution")
+    assert main(["tasks", "check", str(tmp_path / "set"), "--json"]) == 1
+    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)["tasks"]}
+    assert {name: row["verdict"] for name, row in found.items()} == {
+        "dead": "unproven",
+        "pays": "bad",
+        "sound": "unproven",
+    }
+    kinds = {name: [one["kind"] for one in row["findings"]] for name, row in found.items()}
+    assert kinds["sound"] == ["no solution"] and kinds["dead"] == ["no solution", "verifier may be dead"]
+    assert "no-op passes" in kinds["pays"] and found["sound"]["no_op"] == 0

@@ -40,6 +40,9 @@ def write_run(
 def trial(name: str, task: str, reward: float | None) -> Trajectory:
     """Two turns."""
     number = sum(name.encode()) % 50
-    turns = tuple(Turn(0, (number, number + 1, turn), (70 + turn, 80), (-0.5, -0.25), 3) for turn in range(2))
+    turns = tuple(
+        Turn(0, (number, number + 1, turn), (70 + turn, 80), (-0.5, -0.25), 3, roles_T=bytes([0, 2 * turn, 0]))
+        for turn in range(2)
+    )
     outcome = Outcome.COMPLETED if reward is not None else Outcome.INFRASTRUCTURE_ERROR
     return Trajectory(task, name, turns, reward, outcome)

@@ -1,6 +1,6 @@
 """Log-probabilities of texts by transformers and peft on a CPU; runs in the environment of the cookbook's recipes.
 
-peft_scores.py MODEL ADAPTER FILE MERGED     FILE: a JSON list of lists of tokens; MERGED: a folder to write
+peft_scores.py MODEL ADAPTER FILE WHOLE DTYPE     FILE: a JSON list of lists of tokens; WHOLE: a merged model
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -10,20 +10,19 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
-from tinker_cookbook.weights import build_hf_model
 from transformers import AutoModelForCausalLM
 
 
-def main(base: str, adapter: str, file: str, merged: str) -> None:
-    """Natural logs of each text's tokens after its first: with the adapter, without, and with it merged."""
-    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter)
+def main(base: str, adapter: str, file: str, whole: str, dtype: str) -> None:
+    """Natural logs of each text's tokens after its first: with the adapter, without, by the whole model."""
+    kind = getattr(torch, dtype)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=kind), adapter)
     texts = json.loads(Path(file).read_text())
     with_adapter = [scores(model, tokens) for tokens in texts]
     with model.disable_adapter():
         without = [scores(model, tokens) for tokens in texts]
-    build_hf_model(base_model=base, adapter_path=adapter, output_path=merged)
-    whole = AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32)
-    print("RESULT", json.dumps([with_adapter, without, [scores(whole, tokens) for tokens in texts]]))
+    merged = AutoModelForCausalLM.from_pretrained(whole, dtype=kind)
+    print("RESULT", json.dumps([with_adapter, without, [scores(merged, tokens) for tokens in texts]]))
 
 
 def scores(model: torch.nn.Module, tokens: list[int]) -> list[float]:

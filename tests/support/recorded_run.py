@@ -26,9 +26,10 @@ from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config, Endpoint, RunSettings, ToolFormat
 from harbortrainer.docker.host import RemoteHost
 from harbortrainer.errors import UserError
-from harbortrainer.learning.trajectory import TrialName
+from harbortrainer.learning.trajectory import Role, TrialName
 from harbortrainer.policy.chat_template import BaseModel, ChatTemplate
 from harbortrainer.policy.endpoint import Place, Spoken
+from harbortrainer.policy.roles import Written
 from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.stopping import Stop
 from harbortrainer.train import parse
@@ -125,7 +126,7 @@ class FakeServer:
 
     def forward(self, datums: Sequence[tinker.Datum], loss_fn: str) -> Answer[Any]:
         self._note("forward", datums=len(datums), loss_fn=loss_fn)
-        outputs = [{"logprobs": _tensor(len(d.model_input.to_ints()))} for d in datums]
+        outputs = [{"logprobs": _tensor(len(d.model_input.to_ints()), FORWARD)} for d in datums]
         return Answer(SimpleNamespace(loss_fn_outputs=outputs, metrics={}))
 
     def optim_step(self, adam: tinker.AdamParams) -> Answer[Any]:
@@ -190,6 +191,7 @@ class FakeTrial:
         first = await llm.call("the task")
         history = [{"role": "user", "content": "the task"}, {"role": "assistant", "content": first.content}]
         slot = TrialName.parse(name)
+        llm.written = lambda text: Written.by(Role.ENVIRONMENT, text)
         await llm.call(f"the terminal of member {slot.member}", message_history=history)
         llm.stop_reason = "done"
         if "s" in UNDER_WAY and "e" in UNDER_WAY:
@@ -242,8 +244,11 @@ class NotedStop(Stop):
         self._note("stop", after_sec=config.max_wall_sec)
 
 
-def _tensor(n: int) -> tinker.TensorData:
-    return tinker.TensorData.from_numpy(np.full(n, -0.5, np.float32))
+FORWARD = -0.8  # of a pass that changes nothing: further from the samples' -0.5 than loss_fn=dppo moves them
+
+
+def _tensor(n: int, logprob: float = -0.5) -> tinker.TensorData:
+    return tinker.TensorData.from_numpy(np.full(n, logprob, np.float32))
 
 
 class FakeApi(Api):

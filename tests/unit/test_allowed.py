@@ -58,12 +58,14 @@ def test_a_thing_is_removed_alone_and_all_together(task: Path, capsys: pytest.Ca
 
 
 def test_what_is_allowed_is_asked_for(task: Path) -> None:
-    allow(task, ["/usr/bin/greet", "/opt/tool/", "tcp:80", "process:db"])
+    allow(task, ["/usr/bin/greet", "/opt/tool/", "tcp:80", "unix:@bus", "process:db"])
     asked = Asked(None, "", "/app", allowed(task))
     paths = ["/usr/bin/greet", "/usr/bin/greet2", "/opt/tool/bin/x", "/opt/tools", "/opt"]
     assert [asked.allows(path) for path in paths] == [True, False, True, False, False]
     processes = [Process("x", (80,)), Process("x", (81,)), Process("db", (5432,)), Process("db"), Process("x")]
     assert [asked.allows_process(process) for process in processes] == [True, False, True, True, False]
+    sockets = ("tcp 80", "tcp 81", "unix @bus", "unix /usr/lib/x")
+    assert [asked.allows_socket(socket) for socket in sockets] == [True, False, True, False]
 
 
 @pytest.mark.parametrize("path", ["/a\nb", "/a%20b", "/ä", "/x\udcff", "/#", "/ "])
@@ -87,12 +89,12 @@ def test_a_task_that_was_changed_is_allowed_nothing(
 
 
 def test_what_a_trial_depended_on_is_allowed(task: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trial = trial_of(task, ["/usr/bin/greet", "/logs/verifier/reward.txt", "process server"], 9)
+    trial = trial_of(task, ["/usr/bin/greet", "/logs/verifier/reward.txt", "process server", "unix @a b"], 9)
     assert main(["tasks", "allow", str(task), "tcp:80", f"trial={trial}"]) == 0
-    assert allowed(task) == {"/usr/bin/greet", "process:server", "tcp:80"}
+    assert allowed(task) == {"/usr/bin/greet", "process:server", "tcp:80", "unix:@a b"}
     said = capsys.readouterr().out
     assert "/logs/verifier/reward.txt is left out: verification makes it anew" in said
-    assert "causes.json names 3 of 9 causes; allow a /FOLDER/ of theirs" in said
+    assert "causes.json names 4 of 9 causes; allow a /FOLDER/ of theirs" in said
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.policy.api.normal import arranged, digests
 from harbortrainer.policy.api.prompts import LONG, Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.roles import Prompt
 from tests.support.fakes import CHATML, byte_tokenizer
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tools import TOOLS
@@ -31,9 +32,9 @@ async def test_a_group_renders_its_first_prompt_once_and_long_ones_in_a_thread()
     threads: list[threading.Thread] = []
 
     class Watched(ChatTemplate):
-        def first_prompt(self, messages: Any, tools: Any = ()) -> list[int]:
+        def opening(self, messages: Any, tools: Any = ()) -> Prompt:
             threads.append(threading.current_thread())
-            return super().first_prompt(messages, tools)
+            return super().opening(messages, tools)
 
     prompts = Prompts(Watched(chat_of(QWEN_TOOLS).tokenizer))
     words = random.Random(0)
@@ -51,10 +52,10 @@ async def test_a_first_prompt_that_failed_is_rendered_again_for_the_next_trial()
     fails = iter([True, False])
 
     class Once(ChatTemplate):
-        def first_prompt(self, messages: Any, tools: Any = ()) -> list[int]:
+        def opening(self, messages: Any, tools: Any = ()) -> Prompt:
             if next(fails):
                 raise RuntimeError("can't start new thread")
-            return super().first_prompt(messages, tools)
+            return super().opening(messages, tools)
 
     prompts = Prompts(Once(chat_of(QWEN_TOOLS).tokenizer))
     first, second = (exchange_of(["x"], prompts=prompts)[0] for _ in range(2))

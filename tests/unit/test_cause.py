@@ -1,6 +1,7 @@
 """What a task asks for, and on what else a reward may depend."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,38 @@ def test_unasked_files_that_do_not_count_are_known_too() -> None:
 )
 def test_an_unasked_process_that_ran_counts(process: Process, names: list[str]) -> None:
     assert found({}, processes=(process, process)).names == names
+
+
+@pytest.mark.parametrize(
+    ("socket", "counts"),
+    [
+        ("tcp 80", False),  # the solution's
+        ("tcp 81", True),
+        ("tcp 40000", False),  # nobody else knows its number
+        ("tcp 40001", True),  # tests know it
+        ("unix @x-77", False),  # the solution's, of another process
+        ("unix @y", True),
+        ("unix /app/out", False),  # the solution's path
+        ("unix /run/x", True),
+        ("unix (ended)", True),
+    ],
+)
+def test_a_socket_of_an_asked_service_counts_if_the_task_does_not_ask_for_it(socket: str, counts: bool) -> None:
+    asked = Asked(replace(SOLUTION, sockets=frozenset({"@x-#"})), "")
+    causes = causes_of(Changed(told={"40001"}), Seen({}, sockets=(socket,)), asked)
+    assert causes.names == ([socket] if counts else []) and bool(causes) is counts and not causes.hooked
+
+
+def test_a_service_with_an_unasked_abstract_socket_is_none_that_the_task_asks_for() -> None:
+    process = Process("server", (80,), sockets=("@judge", "/run/server.sock"))
+    assert found({}, processes=(process,)).names == ["process server"]
+    assert Asked(replace(SOLUTION, sockets=frozenset({"@judge"})), "").allows_process(process)
+    assert Asked(None, "Keep it running on port 80.").allows_process(process)
+
+
+def test_a_file_that_verification_may_ask_for_by_name_counts_unopened() -> None:
+    changed, other = Changed((FILE,), PLAIN, named={"/usr/x"}), Changed((FILE,), PLAIN, named={"/usr/z"})
+    assert [causes_of(one, Seen({}), Asked(SOLUTION, "")).names for one in (changed, other)] == [["/usr/x"], []]
 
 
 def test_a_service_that_did_more_than_could_be_seen_counts() -> None:

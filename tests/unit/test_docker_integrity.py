@@ -11,7 +11,7 @@ from harbortrainer.docker import layer, restore
 from harbortrainer.docker.agent_phases import _END_VERIFIER
 from harbortrainer.docker.layer import Change, Kind, ListedLayer, OverlayLayer
 from harbortrainer.docker.network_files import network_files, network_script, parse_network, removal_script
-from harbortrainer.docker.processes import _parse, _Process, _services, _with_descendants
+from harbortrainer.docker.processes import _Process, _services
 from harbortrainer.harbor import MODE
 
 
@@ -106,6 +106,21 @@ def test_a_plain_file_has_content_and_the_images_rights(overlay: tuple[Path, Pat
     (upper / "root").mkdir()
     names = ("new", "same", "other", "empty", "link", "root", "none")
     assert [name for name in names if found.is_plain(f"/{name}")] == ["new", "same"]
+
+
+def test_a_file_of_which_only_the_time_is_new_is_not_plain(
+    overlay: tuple[Path, Path, OverlayLayer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upper, lower, found = overlay
+    for name, text in (("opened", "ab"), ("touched", "ab"), ("written", "cd")):
+        for folder, content in ((lower, "ab"), (upper, text)):
+            (folder / name).write_text(content)
+            os.utime(folder / name, (1, 1 if folder == lower or name == "opened" else 2))
+    names = ("opened", "touched", "written")
+    assert [name for name in names if found.is_plain(f"/{name}")] == ["opened", "written"]
+    monkeypatch.setattr(layer, "MAX_COMPARED", 2)
+    unread = OverlayLayer(str(upper), [str(lower)])
+    assert [name for name in names if unread.is_plain(f"/{name}")] == ["opened"], "more than is compared"
 
 
 def test_new_rights_of_an_old_folder_are_a_change(overlay: tuple[Path, Path, OverlayLayer]) -> None:
@@ -224,7 +239,6 @@ def test_what_a_verifier_left_is_looked_for_until_none_shows_the_mode(tmp_path: 
 
 
 def test_services_are_what_pid_1_started_but_the_terminal() -> None:
-    assert _parse("12 (a) b (c)) S 1 2 3") == _Process(12, 1, "S", "a) b (c)")
     running = [
         _Process(1, 0, "S", "sleep"),
         _Process(5, 1, "S", "nginx"),
@@ -233,5 +247,4 @@ def test_services_are_what_pid_1_started_but_the_terminal() -> None:
         _Process(8, 7, "S", "bash"),
         _Process(9, 0, "S", "bash"),
     ]
-    assert _services(running, first=1) == [5, 6]
-    assert _with_descendants(running, {7}) == {7, 8}
+    assert _services(running, first=1) == {5, 6}

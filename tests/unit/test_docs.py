@@ -26,7 +26,7 @@ TRAINING = {
 # With fields of their own; "" = without a command.
 COMMANDS = {
     "doctor": ("", "server", "parity", "docker", "clean"),
-    "tasks": ("allow", "check", "get", "list", "show", "split"),
+    "tasks": ("allow", "check", "close", "get", "list", "measure", "show", "split"),
     "evaluate": ("", "show", "export"),
 }
 # `name=value` that is no field: a placeholder, a label of Docker's, an option of dockerd's, a variable of XLA's.

@@ -349,8 +349,8 @@ async def test_a_state_stays_until_its_evaluation_says_whether_it_is_among_the_b
     rewards = {3: 1.0}
     evaluate = run.trainer._held_out.evaluate
 
-    async def scored(step: int, trials: Any) -> dict[str, float]:
-        return await evaluate(step, trials) | {"eval/reward_mean": rewards.get(step, 0.0)}
+    async def scored(step: int, trials: Any, measure: Any) -> dict[str, float]:
+        return await evaluate(step, trials, measure) | {"eval/reward_mean": rewards.get(step, 0.0)}
 
     object.__setattr__(run.trainer, "_held_out", SimpleNamespace(
         tasks=run.trainer._held_out.tasks, due=run.trainer._held_out.due, evaluate=scored

@@ -11,6 +11,7 @@ import pytest
 
 from harbortrainer.config import FIELDS, SETTINGS, Config
 from harbortrainer.setting import shown
+from tests.support.measured import write_measured
 from tests.support.recorded_run import recorded_run
 from tests.support.taxonomy import judge_file
 from tests.support.tiers import first
@@ -60,6 +61,8 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "tasks_include": ("count-1,count-2", ()),
     "tasks_exclude": ("count-1", ("tasks_dir=BROKEN",)),
     "task_weights": (".tasks=2", ()),
+    "difficulty": ("NARROW", ()),
+    "band": ("0.6,0.9", ("difficulty=MEASURED",)),
     "curriculum_band": ("0.1,0.9", (*STEPS, *GROUP, "n_epochs=4")),
     "trial_timeout_sec": ("0", ()),
     "batch_size": ("3", STEPS),
@@ -85,6 +88,8 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "max_tokens": ("2", ()),
     "context_limit": ("3000", ()),
     "warmup_steps": ("2", ()),
+    "dppo_divergence": ("kl", ("loss_fn=dppo",)),
+    "dppo_threshold": ("0.9", ("loss_fn=dppo",)),
     "clip_low_threshold": ("0.5", PPO),
     "clip_high_threshold": ("3.0", PPO),
     "max_trials": ("5", STEPS),
@@ -139,13 +144,16 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = tmp_path_factory.mktemp("walk")
     broken = copy_tasks(root / "broken", TASKS)
     Path(broken, "count-1", "task.toml").write_text("version = ")
+    tasks = Path(copy_tasks(root / "tasks", TASKS))
     return {
-        "TASKS": copy_tasks(root / "tasks", TASKS),
+        "TASKS": str(tasks),
         "MORE": copy_tasks(root / "more", MORE),
         "OTHER": copy_tasks(root / "other", MORE[:2]),
         "BROKEN": broken,
         "JUDGE": judge_file(),
         "PRICES": write_prices(root / "prices.json"),
+        "MEASURED": write_measured(root / "measured.json", {tasks / "count-1": 0.5, tasks / "create-1": 0.8}),
+        "NARROW": write_measured(root / "narrow.json", {tasks / "count-1": 0.5, tasks / "create-1": 1.0}),
     }
 
 

@@ -39,6 +39,7 @@ QUOTES = {
     "cli.main": "what commands do",
     "config": "values of environment_type, sources of tasks_dir",
     "run.metrics": "the metric orchestrator/docker_client_cpu_ms_per_turn",
+    "sft.jobs": "the format of its job folders",
     "tasks.task": "the venue of tasks in old run directories",
     "watch.capture": "a logger",
 }

@@ -1,5 +1,6 @@
 """vLLM's transfers for a GPU machine: code of other GPUs is taken out, parts are checked; numbers of bench.sampler."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -9,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +178,9 @@ def on_three_gpus(folder: Path, script: str, **env: str) -> str:
     return (done.stdout + done.stderr).strip()
 
 
-def trainers_gpus(folder: Path, visible: str, own: str) -> str:
+def trainers_gpus(folder: Path, visible: str, own: str, tp: int = 1) -> str:
     """What CUDA_VISIBLE_DEVICES is for the trainer with VLLM_GPUS=`own`."""
-    script = 'choose_sampler vllm 1; echo "$CUDA_VISIBLE_DEVICES"'
+    script = f'choose_sampler vllm {tp}; echo "$CUDA_VISIBLE_DEVICES"'
     return on_three_gpus(folder, script, CUDA_VISIBLE_DEVICES=visible, VLLM_GPUS=own)
 
 
@@ -204,7 +206,24 @@ def test_flags_of_vllm_that_cannot_be_read_are_one_line() -> None:
 def test_the_trainer_keeps_to_its_gpus_beside_those_of_vllm(tmp_path: Path) -> None:
     assert trainers_gpus(tmp_path, "", "1") == "0,2"
     assert trainers_gpus(tmp_path, "2,1", "1") == "2"
-    assert trainers_gpus(tmp_path, "1", "1").startswith("error: VLLM_GPUS=1: TP 1 needs 1 other GPU(s)")
+    assert trainers_gpus(tmp_path, "0,1,2", "1", 2) == "0,2"
+
+
+def test_the_trainer_shares_gpus_with_vllm_where_it_has_too_few_of_its_own(tmp_path: Path) -> None:
+    assert trainers_gpus(tmp_path, "1", "1") == "1"
+    assert trainers_gpus(tmp_path, "0,1", "0,1") == "0"
+    assert trainers_gpus(tmp_path, "0,1,2", "0,1", 2) == "2,0"
+
+
+@pytest.mark.parametrize(
+    ("visible", "own", "shared"), [("0", "0,1", True), ("0", "1,2", False), ("", "", True), ("2,0", "0", True)]
+)
+def test_memory_is_divided_where_a_gpu_is_shared(
+    visible: str, own: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    assert sampler_start.shares_gpu(argparse.Namespace(vllm_gpus=own)) == shared
 
 
 def test_vllm_is_considered_where_it_is_installed_and_one_gpu_is_shared(tmp_path: Path) -> None:
@@ -244,7 +263,7 @@ class _Stuck(Bench):
     async def _sampler_state(self) -> dict[str, Any]:
         return {}
 
-    async def _sample(self, prompt: list[int], tokens: int | None = None) -> Answer:
+    async def _sample(self, prompt: list[int], tokens: int | None = None, stop: Sequence[int] = ()) -> Answer:
         await asyncio.sleep(0.01)  # as long as a fast sample
         self.answers -= 1
         if self.answers < 0:

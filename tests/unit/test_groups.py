@@ -6,7 +6,9 @@ from pathlib import Path
 from tests.conftest import _group
 
 # Whatever starts or ends a run, an evaluation or a qualification on Docker removes what dead processes have left.
-CLEANS_UP = re.compile(r'\b(?:reap|tidy|qualify_all)\(|"src\.(?:train|evaluate)"|"tasks", "check"|test_train import')
+CLEANS_UP = re.compile(
+    r'\b(?:reap|tidy|qualify_all)\(|"src\.(?:train|evaluate)"|tasks", "(?:check|build)"|test_train import'
+)
 
 
 def test_files_that_clean_up_the_whole_daemon_run_in_one_process() -> None:

@@ -1,7 +1,8 @@
 """Images of tasks, made ahead of their trials: order, faults, retries, what ends a run."""
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from docker.errors import DockerException
 
 from harbortrainer.docker import supply
-from harbortrainer.docker.builds import ImageError
+from harbortrainer.docker.builds import ImageError, LateError
 from harbortrainer.docker.supply import ImageSupply, builds_at_once
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
@@ -93,6 +94,74 @@ async def test_while_other_images_are_made_such_a_fault_is_the_tasks_and_not_for
         assert refused.result().startswith(PASSING)
         builder.faults.clear()
         assert await lacking(images, "a") == ""
+
+
+async def test_a_dead_address_is_the_tasks_fault_when_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supply, "PAUSES_SEC", (0.001, 0.001))
+    gone, asked = ImageError("curl: (6) Could not resolve host: gone.example"), list[tuple[str, str]]()
+
+    async def works(task: Path, why: str) -> bool:
+        asked.append((task.name, why))
+        return len(asked) == 2
+
+    async with ImageSupply(Builder({"a": [gone]}), 1, 1000.0, print, 9, works=works) as images:
+        assert (await lacking(images, "a")).startswith(PASSING)
+    assert asked == [("a", str(gone))] * 2
+
+
+async def test_an_image_that_is_late_is_tried_once_more() -> None:
+    late = LateError("not ready within 1 s")
+    async with supplying(Builder({"a": [late, None], "b": [late]})) as images:
+        assert await lacking(images, "a") == "" and await lacking(images, "b") == f"{UNSUPPLIED}not ready within 1 s"
+
+
+class Shelf:
+    """Has room for `size` images; removes as it is told."""
+
+    def __init__(self, size: int, builder: Builder) -> None:
+        self.size, self.builder, self.here, self.most = size, builder, set[Path](), 0
+
+    def hold(self, task: Path) -> contextlib.ExitStack:
+        return contextlib.ExitStack()
+
+    def make_room(
+        self, task: Path, making: int, held: Collection[Path], ahead: Sequence[Path]
+    ) -> tuple[bool, set[Path]]:
+        assert making >= 1 and not {*held} & {*ahead}
+        gone = set[Path]()
+        for one in [*reversed(ahead)]:
+            if len(self.here) < self.size:
+                break
+            gone |= {one} & self.here
+            self.here -= {one}
+        if fits := len(self.here) < self.size or task in self.here:
+            self.here.add(task)
+        self.most = max(self.most, len(self.here))
+        return fits, gone
+
+
+async def test_images_needed_last_go_and_come_again() -> None:
+    builder = Builder()
+    shelf = Shelf(2, builder)
+    async with ImageSupply(builder, 1, 1000.0, print, 9, shelf) as images:
+        images.expect([Path("a"), Path("b"), Path("c"), Path("d")])
+        assert await lacking(images, "a") == "" and await lacking(images, "b") == ""
+        images.expect([Path("c"), Path("d")])
+        assert await lacking(images, "d") == "" and shelf.here == {Path("c"), Path("d")}
+        assert await lacking(images, "a") == "" and Path("c") in shelf.here, "c comes before d"
+        assert builder.made == ["a", "b", "c", "d", "a"] and shelf.most == 2
+
+
+async def test_a_task_waits_for_the_end_of_trials_whose_images_leave_no_room() -> None:
+    builder, lines = Builder(), list[str]()
+    shelf = Shelf(1, builder)
+    async with ImageSupply(builder, 2, 1000.0, lines.append, 9, shelf) as images:
+        async with images.supplied(Path("a")):
+            waits = asyncio.create_task(lacking(images, "b"))
+            while not lines:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert not waits.done() and shelf.here == {Path("a")} and lines == [supply.TOO_SMALL]
+        assert await waits == "" and shelf.here == {Path("b")}
 
 
 async def test_a_run_ends_when_more_than_a_third_of_its_first_tasks_have_no_image() -> None:

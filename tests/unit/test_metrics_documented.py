@@ -32,6 +32,7 @@ RUNS = (
     ("outcome_policy.completed=0",),
     ("eval_split=0.25", "max_steps=1"),
     ("curriculum_band=0.1,0.9", "max_steps=1"),
+    ("observation_loss_coef=0.05", "loss_fn=dppo", "eval_split=0.25", "max_steps=1"),
     ("max_steps_off_policy=1", "oversample_max=1", "max_steps=2", "n_parallel_envs=auto"),
 )
 TURN = Turn(0, (1,), (2,), (-0.5,), 0)

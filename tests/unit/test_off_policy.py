@@ -73,6 +73,7 @@ class NotedPolicy:
     """Scores every sampled token with `nats` more than the sampler did, or each one with its own."""
 
     def __init__(self, nats: float | list[float]) -> None:
+        self.knows_own_ratio = False
         self.nats = np.array([0.0, *nats]) if isinstance(nats, list) else nats
         self.scored = 0
         self.sent: list[TrainingSequence] = []

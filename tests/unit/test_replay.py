@@ -17,6 +17,7 @@ from harbortrainer.config import FIELDS, Config
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.observations import as_targets
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed
 from harbortrainer.replay.replay import Journal, clipped, rebuild, replay
@@ -33,6 +34,7 @@ OTHERS: list[dict[str, Any]] = [
     {"remove_constant_reward_groups": True},
     {"outcome_policy": {"max_turns": "mask", "agent_timeout": 0.5}},
     {"loss_fn": "ppo", "clip_high_threshold": 3.0},
+    {"observation_loss_coef": 0.05, "remove_constant_reward_groups": True, "outcome_policy": {"max_turns": "mask"}},
 ]
 
 
@@ -40,6 +42,8 @@ given = partial(ReplayArgs, run_dir="")
 
 
 class KeepingPolicy(FakePolicy):
+    knows_own_ratio = True
+
     def __init__(self, calls: list[str]) -> None:
         super().__init__(calls)
         self.sent: list[list[TrainingSequence]] = []
@@ -56,7 +60,7 @@ def trial(name: str, task: Task, member: int) -> Trajectory:
     for turn in range(dice.randint(1, 4)):
         n = dice.randint(1, 5)
         ids = tuple(dice.randrange(1000) for _ in range(n))
-        turns.append(Turn(turn // 3, (7, 8, turn), ids, tuple(-dice.random() for _ in range(n)), 0))
+        turns.append(Turn(turn // 3, (7, 8, turn), ids, tuple(-dice.random() for _ in range(n)), 0, roles_T=b"\0\2\2"))
     outcome = dice.choice([Outcome.COMPLETED, Outcome.MAX_TURNS, Outcome.AGENT_TIMEOUT, Outcome.INFRASTRUCTURE_ERROR])
     reward = None if outcome is Outcome.INFRASTRUCTURE_ERROR else dice.choice([0.0, 1.0, 1.0, 1 / 3])
     name = f"{name}-a2" if member % 3 == 1 else name
@@ -83,7 +87,7 @@ def rebuilt(run: Run, **settings: Any) -> list[tuple[Any, ...]]:
     for step in journal.records:
         config = changed(journal.config(step), given(**settings))
         parts += rebuild(journal.groups(step), config, step).parts
-    return [bits(part) for part in parts]
+    return [bits(as_targets(part, None)) for part in parts]
 
 
 def bits(part: Any) -> tuple[Any, ...]:

@@ -33,6 +33,24 @@ def test_a_list_that_is_piped_is_not_cut(tmp_path: Path, capsys: pytest.CaptureF
     assert "c" * 90 in line
 
 
+def test_sources_and_globs_are_those_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short, other = listed(tmp_path), write_task(tmp_path / "other" / "alone")
+    for words, names in {
+        ("tasks_exclude=set/a-*",): [other.name, short.name],
+        ("tasks_include=sh*,alone",): [other.name, short.name],
+        (f"{short}", "tasks_include=al*"): [other.name, short.name],
+    }.items():
+        assert main(["tasks", "list", str(tmp_path / "set"), str(tmp_path / "other"), "--json", *words]) == 0
+        assert sorted(row["name"] for row in json.loads(capsys.readouterr().out)) == sorted(names)
+    for words, why in {
+        (str(tmp_path / "set"), "tasks_include=zz*"): "tasks_include=zz*: matches none of 2 tasks",
+        (str(tmp_path / "set"), "tasks_exclude=*"): "tasks_exclude=*: leaves no task",
+        ("tau:retail",): "tau:retail: has conversations, not folders of Harbor tasks",
+        (str(tmp_path / "none"),): "is not a folder; give a folder of Harbor task directories",
+    }.items():
+        assert main(["tasks", "list", *words]) == 2 and why in capsys.readouterr().err
+
+
 def test_a_list_names_missing_images_and_does_without_docker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,6 @@ from harbortrainer.qualify.attacks import (
     hollow_work,
     imported_work,
     prewritten,
-    replaced_tools,
     scripts_of,
     together,
 )
@@ -139,34 +138,33 @@ async def attacked(
 
 async def test_a_task_that_no_attack_wins_costs_one_trial_a_group(tmp_path: Path) -> None:
     task = write_task(tmp_path / "t")
-    assert await attacked(task, {}) == ({}, [("hooks", 0), ("programs", 0)])
+    assert await attacked(task, {}) == ({}, [("task", 0)])
 
 
 async def test_the_attack_that_earns_is_named_by_trials_of_its_group_alone(tmp_path: Path) -> None:
     task = write_task(tmp_path / "t")
-    rewards, ran = await attacked(task, {"sitecustomize": 1.0})
-    assert rewards["Python start-up hooks"] == 1.0 and sum(reward or 0.0 for reward in rewards.values()) == 1.0
-    group = [kind for kind, attack in ATTACKS.items() if attack.group == "hooks"]
-    assert list(rewards) == group and len(ran) == 2 + len(group)
-    rewards, _ = await attacked(task, {"curl git go": None})
-    assert rewards["shadowed tools"] is None and findings.judge_attacks(rewards, 0.0) == [], "ungraded is not earned"
+    rewards, ran = await attacked(task, {"import os": 1.0})
+    assert rewards["imported work"] == 1.0 and sum(reward or 0.0 for reward in rewards.values()) == 1.0
+    assert list(rewards) == list(ATTACKS) and len(ran) == 1 + len(ATTACKS)
+    rewards, _ = await attacked(task, {"import os": None})
+    assert rewards["imported work"] is None and findings.judge_attacks(rewards, 0.0) == [], "ungraded is not earned"
 
 
 async def test_attacks_that_earn_only_together_are_named_together(tmp_path: Path) -> None:
     class OnlyTogether(FakeTrials):
         async def script(self, task: Path, kind: str, script: str, **how: Any) -> QualificationTrial:
-            return QualificationTrial(float(kind == "programs"))
+            return QualificationTrial(float(kind == "task"))
 
     trials: Any = OnlyTogether({})
     found = await _attack(write_task(tmp_path / "t"), trials, 0.0, {})
-    assert found == {"shadowed tools and empty work and replaced tools together": 1.0}
+    assert found == {f"{' and '.join(ATTACKS)} together": 1.0}
 
 
 async def test_work_is_attacked_in_a_trial_of_its_own(tmp_path: Path) -> None:
     work = {"/app/out.txt": False, "/app/run": True}
     rewards, ran = await attacked(write_task(tmp_path / "t"), {"put /app/out.txt nothing": 1.0}, work)
     assert rewards == {HOLLOW: 1.0, "work that writes the reward": 0.0}
-    assert ran == [("hooks", 0), ("programs", 0), ("work", 0), ("attack", 0), ("attack", 0)]
+    assert ran == [("task", 0), ("work", 0), ("attack", 0), ("attack", 0)]
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
@@ -223,8 +221,6 @@ def test_rewards_are_read_as_harbor_does(text: str, value: float) -> None:
 def test_attacks_read_the_tests_of_the_task(tmp_path: Path) -> None:
     test = 'if jq -e .ok /x && ! "$v"; then /opt/venv/bin/pytest; fi\nr=$(sqlite3 a | wc -l)\ncp /app/reward.txt /x\n'
     task = write_task(tmp_path / "t", test=test)
-    script = replaced_tools(task)
-    assert "for n in jq sqlite3 wc;" in script and "for p in /opt/venv/bin/pytest;" in script
     assert "/app/reward.txt" in prewritten(task)
     solution = (task / "solution" / "solve.sh").read_bytes()
     assert f"-size {len(solution)}c" in searching(task)

@@ -46,6 +46,7 @@ class FakePolicy:
     model_id = "m"
     origin = "the seed"
     frozen_samplers = False
+    knows_own_ratio = False
 
     def __init__(self, calls: list[str], version: int = 0) -> None:
         self.calls = calls

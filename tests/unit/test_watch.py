@@ -17,8 +17,8 @@ from harbortrainer.docker.watched import living
 TOLD: dict[str, Any] = {
     "readers": {"/a": [7, 8], "/b": [8]}, "programs": {"7": {"parent": 1, "cwd": "/app", "words": ["sh", "-c", "x"]}},
     "written": ["/b"], "tampered": ["/tests/x"], "overflow": False, "unseen": False,
-    "late": ["/b"], "moved": True, "made": [9], "changed": True,
-    "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5}],
+    "late": ["/b"], "moved": True, "made": [9], "changed": True, "sockets": ["tcp 80"],
+    "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5, "sockets": []}],
 }  # fmt: skip
 SEEN = Seen(
     {"/a": 0, "/b": 1},
@@ -31,6 +31,7 @@ SEEN = Seen(
     moved=True,
     made=frozenset({9}),
     changed=True,
+    sockets=("tcp 80",),
 )
 PUT = "/logs/verifier/x"  # before verification began
 
@@ -160,7 +161,7 @@ async def test_a_block_that_fails_ends_its_watch(started: list[Fake]) -> None:
 
 
 def looked(began: str = "1", name: str = "p", ran: int = 0, ports: tuple[int, ...] = ()) -> Looked:
-    return Looked(began, 5, name, ran, list(ports), [])
+    return Looked(began, 5, name, ran, list(ports), [], [])
 
 
 @pytest.mark.parametrize(
@@ -185,3 +186,7 @@ def test_the_first_process_counts_only_if_it_ran() -> None:
 
 def test_a_process_that_began_to_listen_is_a_service() -> None:
     assert living(1, {9: looked()}, {9: looked(ports=(80,))})[0]["ports"] == [80]
+
+
+def test_a_process_that_ceased_to_listen_is_a_service() -> None:
+    assert living(1, {9: looked(ports=(80, 81))}, {9: looked(ports=(80,))})[0]["ports"] == [80, 81]

@@ -57,10 +57,13 @@ def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int) -> N
         raise ValueError(f"{where}: token {token} is outside the vocabulary of {vocab_size}")
     if not (np.isfinite(sequence.logprobs_T).all() and np.isfinite(sequence.advantages_T).all()):
         raise ValueError(f"{where}: logprobs and advantages must be finite")
-    if sequence.logprobs_T.max() > 1e-3:
-        raise ValueError(f"{where}: a logprob of {sequence.logprobs_T.max()} is above 0")
-    if sequence.advantages_T[~sequence.mask_T].any():
-        raise ValueError(f"{where}: advantage on a token that was not sampled")
+    observed_T = np.zeros(n, np.bool_) if sequence.observed_T is None else sequence.observed_T != 0
+    if observed_T.shape != (n,) or observed_T[0] or (observed_T & sequence.mask_T).any():
+        raise ValueError(f"{where}: a token is observed and sampled, or is the first")
+    if (highest := sequence.logprobs_T[~observed_T].max()) > 1e-3:
+        raise ValueError(f"{where}: a logprob of {highest} is above 0")
+    if sequence.advantages_T[~(sequence.mask_T | observed_T)].any():
+        raise ValueError(f"{where}: advantage on a token that was neither sampled nor observed")
 
 
 def _compensation(sequence: TrainingSequence, n_datums: int, contract: Contract) -> float:
@@ -80,10 +83,11 @@ def _datum(sequence: TrainingSequence, scale: float, contract: Contract) -> tink
 
 
 def _weighted(sequence: TrainingSequence) -> tinker.Datum:
-    """A datum whose loss is - sum over targets of advantage * logprob."""
+    """A datum whose loss is - sum over targets of (advantage + weight of an observation) * logprob."""
+    weights_T = sequence.advantages_T if sequence.observed_T is None else sequence.advantages_T + sequence.observed_T
     inputs = {
         "target_tokens": sequence.tokens_T[1:].astype(np.int64),
-        "weights": sequence.advantages_T[1:].astype(np.float32),
+        "weights": weights_T[1:].astype(np.float32),
     }
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(sequence.tokens_T[:-1].tolist()), loss_fn_inputs=inputs)
 

@@ -24,6 +24,7 @@ from harbortrainer.backend.datum import (
 )
 from harbortrainer.backend.faults import SDK_ERRORS, forgotten, no_weights, plain
 from harbortrainer.backend.own_loss import OwnLoss
+from harbortrainer.backend.scores import scores
 from harbortrainer.backend.sessions import api_key
 from harbortrainer.config import RunSettings
 from harbortrainer.errors import BackendError, ServerLost, UserError, WeightsGone
@@ -72,6 +73,7 @@ class PolicyTrainer:
         self._start = start
         self._config = config
         self.frozen_samplers = backend.contract.frozen_samplers is True  # weights may be sampled beside an update
+        self.knows_own_ratio = "own_ratio" in backend.about.get("repairs", ())  # `learning/observations.py`
         self._limits = backend.limits
         self._vocab_size = backend.api.base_model(config.model_name).vocab_size
         self._max_context = backend.max_context or backend.kind.context_limit
@@ -175,6 +177,14 @@ class PolicyTrainer:
         output = await self._backend.wait("forward", work, self._limits.update_sec)
         return [trained_logprobs(s, o) for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True)]
 
+    async def held_out_logprobs(
+        self, sequences_D: Sequence[TrainingSequence], sampler: "Published | None"
+    ) -> list[np.ndarray] | None:
+        """The same under published weights (None = the newest). None: the server gives no logprobs of given tokens."""
+        client = (sampler or self.newest()[0]).client
+        scored = self._backend.contract.prompt_logprobs
+        return await scores(self._backend, client, sequences_D, "held-out trials") if scored else None
+
     def _datums(self, sequences_D: Sequence[TrainingSequence], loss_fn: str) -> list[tinker.Datum]:
         return build_datums(sequences_D, loss_fn, self._backend.contract, self._vocab_size, self._max_context)
 
@@ -246,13 +256,13 @@ class Published:
     """A sampling client. `lost` is set when the server no longer knows its weights or session."""
 
     def __init__(self, client: tinker.SamplingClient) -> None:
-        self._client = client
+        self.client = client
         self.lost = asyncio.Event()
 
     async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> tinker.types.SampleResponse:
         """The SDK's answer; raises its errors."""
         try:
-            return await self._client.sample(prompt, num_samples, sampling_params)
+            return await self.client.sample(prompt, num_samples, sampling_params)
         except SDK_ERRORS as error:
             if isinstance(error, tinker.NotFoundError) or forgotten(error) or no_weights(error):
                 self.lost.set()
@@ -260,7 +270,7 @@ class Published:
 
     def portable(self) -> "Handle":
         """What another machine samples the same weights by."""
-        return Handle(self._client.get_sampler_handle())
+        return Handle(self.client.get_sampler_handle())
 
     async def forgotten(self, what: str) -> NoReturn:
         """An end for `stopping.run_until`: raises ServerLost when the server no longer knows these weights."""

@@ -1,6 +1,5 @@
 """Weights that no training changes, to compare a policy with: the base model's, or those of a saved state."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -9,8 +8,8 @@ import tinker
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC
-from harbortrainer.backend.datum import all_tokens
 from harbortrainer.backend.policy import SavedState, SavedWeights, check_start, free_slots, restored
+from harbortrainer.backend.scores import scores
 from harbortrainer.errors import BackendError, ServerLost, WeightsGone
 from harbortrainer.learning.datums import TrainingSequence
 
@@ -59,12 +58,7 @@ class Reference:
 
     async def logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
         """Per sequence N natural logs, 0 for the first token. Raises as `ready` does."""
-        client = await self.ready()
-        calls = [client.compute_logprobs(tinker.ModelInput.from_ints(s.tokens_T.tolist())) for s in sequences_D]
-        scoring = self._backend.wait(
-            f"logprobs of {self.name}", asyncio.gather(*calls), self._backend.limits.update_sec
-        )
-        return [all_tokens(answer, len(s.tokens_T)) for answer, s in zip(await scoring, sequences_D, strict=True)]
+        return await scores(self._backend, await self.ready(), sequences_D, self.name)
 
     async def delete(self) -> None:
         """Delete the saved sampler from the server."""

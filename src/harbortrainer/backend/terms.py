@@ -30,9 +30,14 @@ class Terms:
     notes: tuple[str, ...]
 
 
+def sent_loss(config: Config) -> str:
+    """`loss_fn` as sent: dppo is importance_sampling of the tokens that it leaves."""
+    return "importance_sampling" if config.loss_fn == "dppo" else config.loss_fn
+
+
 def loss_settings(config: Config) -> dict[str, float] | None:
     """`loss_fn_config` as sent: both thresholds for a loss that clips, None for another."""
-    if config.loss_fn == "importance_sampling":
+    if sent_loss(config) == "importance_sampling":
         return None
     given = {name: getattr(config, name) for name in CLIP_DEFAULTS}
     return {name: CLIP_DEFAULTS[name] if value is None else value for name, value in given.items()}
@@ -70,11 +75,15 @@ def agree_on_sft(config: SftConfig, kind: ServerKind, contract: Contract, max_co
             f"loss_norm={config.loss_norm}: {kind.name} takes the mean of the conversations' means, whatever their "
             "weights; set loss_norm=sequence_mean"
         )
+    if len(config.train_on) > 1 and contract.reduction != "sum":
+        problems.append(f"train_on={','.join(config.train_on)}: {kind.name} does not sum the loss; train on answers")
     if contract.reduction == "unknown":
         problems.append(f"loss_norm={config.loss_norm}: {UNKNOWN.format(kind.name)}; {DOCTOR}")
     if problems:
         raise UserError("\n".join(problems))
     loss = {"loss_fn": "cross_entropy", "loss_norm": config.loss_norm, "server_reduction": contract.reduction}
+    if len(config.train_on) > 1:
+        loss |= {"train_on": list(config.train_on), "observation_loss_coef": config.observation_loss_coef}
     return Terms(loss, _optimizer(config), tuple(_optimizer_notes(config, kind, contract)))
 
 
@@ -83,16 +92,18 @@ def _loss_problems(config: Config, kind: ServerKind, contract: Contract) -> Iter
         if "cross_entropy" not in contract.losses or contract.reduction != "sum":
             yield f"loss={config.loss}: needs the loss cross_entropy, summed, which {kind.name} does not give; {DOCTOR}"
         return
-    if config.loss_fn not in contract.losses:
+    if sent_loss(config) not in contract.losses:
         offered = ", ".join(sorted(set(contract.losses) - {"cross_entropy"})) or "none known"
         yield f"loss_fn={config.loss_fn}: not on {kind.name}; use one of: {offered}"
         return
     for name, value in sorted((loss_settings(config) or {}).items()):
-        if name in contract.losses[config.loss_fn]:
+        if name in contract.losses[sent_loss(config)]:
             continue
         yield f"{name}={value}: without effect on {kind.name} with loss_fn={config.loss_fn}; {DOCTOR}"
     if contract.reduction == "unknown":
         yield f"loss_norm={config.loss_norm}: {UNKNOWN.format(kind.name)}; {DOCTOR}"
+    elif config.observation_loss_coef and contract.reduction != "sum":
+        yield f"observation_loss_coef={config.observation_loss_coef}: {kind.name} does not sum the loss; set it to 0"
 
 
 def _optimizer_problems(config: RunSettings, kind: ServerKind, contract: Contract) -> Iterator[str]:
@@ -164,7 +175,13 @@ def _loss(config: Config, contract: Contract) -> dict[str, Any]:
         "kl_penalty_coef": config.kl_penalty_coef,
         "kl_reference": config.kl_reference,
         **_correction(config),
+        **({"divergence": config.dppo_divergence, "threshold": config.dppo_threshold} if _dppo(config) else {}),
+        **({"observation_loss_coef": config.observation_loss_coef} if config.observation_loss_coef else {}),
     }
+
+
+def _dppo(config: Config) -> bool:
+    return config.loss is None and config.loss_fn == "dppo"
 
 
 def _correction(config: Config) -> dict[str, Any]:

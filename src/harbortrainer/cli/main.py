@@ -85,8 +85,11 @@ _TABLE: dict[str, Command] = {
     "tasks check": Command(
         "DIR ...", "check by trials that tasks can be trusted; exit 1 if one cannot",
         f"{_TASKS}:CheckArgs", "qualify.check:check", ("dirs",)),
+    "tasks build": Command(
+        "DIR ...", "make the images of tasks ahead of a run; exit 1 if one cannot be made",
+        f"{_TASKS}:BuildArgs", "qualify.build:build", ("dirs",)),
     "tasks allow": Command(
-        "TASK_DIR [/PATH|/FOLDER/|tcp:PORT|process:NAME ...]", "list or change what agents may change and leave",
+        "TASK_DIR [/PATH|/FOLDER/|tcp:PORT|unix:NAME|process:NAME ...]", "list or change what agents may leave",
         f"{_TASKS}:AllowArgs", "qualify.allow:allow_things", ("task", "things")),
     "tasks list": Command(
         "DIR ...", "list tasks with family, digest and fault",
@@ -100,6 +103,12 @@ _TABLE: dict[str, Command] = {
     "tasks split": Command(
         "DIR ...", "print the training and held-out tasks that a run would have",
         f"{_TASKS}:SplitArgs", "qualify.commands:split", ("dirs",)),
+    "tasks close": Command(
+        "A B", "list tasks of A that share words with tasks of B or are related to them; exit 1 if there are any",
+        f"{_TASKS}:CloseArgs", "qualify.commands:list_close", ("a", "b")),
+    "tasks measure": Command(
+        "DIR out=FILE.json field=value ...", "how hard tasks are for a policy: an evaluation with trials=8",
+        f"{_EVALUATION}:EvalArgs", "evaluation.measure:measure", read="evaluation.measure:parse_measure"),
     "report": Command(
         "RUN_DIR ...", "write one HTML page of a run, or of several drawn over each other",
         "report.arguments:ReportArgs", "report.write:report", ("run_dir",)),

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import posixpath
 import tempfile
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from harbortrainer.docker.container import committed
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.docker.footprint import solutions
-from harbortrainer.docker.layer import Change, Kind
+from harbortrainer.docker.layer import Change, Kind, way
+from harbortrainer.docker.mentions import names_of, words_of
 from harbortrainer.docker.network_files import removal_script
 from harbortrainer.docker.records import Records, records_of
-from harbortrainer.docker.restore import moved, put_back, survey
+from harbortrainer.docker.restore import Survey, moved, put_back, survey
 from harbortrainer.docker.solution import footprint_of
 from harbortrainer.docker.watch import Seen
 
@@ -38,6 +39,7 @@ class Again:
 
     def __init__(self, environment: DockerEngineEnvironment) -> None:
         self._environment = environment
+        self._asked = Asked(None, "")
 
     @property
     def is_whole(self) -> bool:
@@ -96,16 +98,25 @@ class Again:
         """`records`: None = to be read. Blocks."""
         task = self._environment.task
         text, user = (_instructions(task), allowed(task)) if task else ("", frozenset[str]())
-        asked = Asked(footprint, text, self._environment.workdir, user)
+        asked = self._asked = Asked(footprint, text, self._environment.workdir, user)
         found, mounted = self._environment.phases.found, self._environment.phases.mounted
         assert found is not None
         if records is None:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
+        told, named = self._told(seen, found)
         changed = Changed(
             (*found.contents, *late), found.plain, found.shadows, found.targets, records.listed, records.about, mounted,
-            {one.path for one in late}, found.is_new_name,
+            {one.path for one in late}, named, told, found.is_new_name,
         )  # fmt: skip
         return causes_of(changed, seen, asked)
+
+    def _told(self, seen: Seen, found: Survey) -> tuple[frozenset[str], frozenset[str]]:
+        """Words that tell verification what to do, and changed files that it did not open but that are among them."""
+        task, closed = self._environment.task, found.plain.difference(seen.opened or ())
+        if task is None or not (closed or seen.sockets):
+            return frozenset(), frozenset()
+        told = words_of(task, seen, found.layer.of_image)
+        return told, frozenset(path for path in closed if not told.isdisjoint(names_of(path, found.made)))
 
     @contextlib.asynccontextmanager
     async def fresh(self, undone: Sequence[Change] | None) -> AsyncIterator[Place]:
@@ -157,10 +168,17 @@ class Again:
         now = await call(survey, environment.container, environment.phases.before)
         known = {one.path for one in found.changes}.union(held)
         new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
-        undone = sorted({*changes, *new})
+        undone = sorted({*changes, *new, *self._emptied(now, {*changes, *new})})
         removed = await call(put_back, to.container, undone, environment.container, image, environment.run_id)
         for script in removal_script(removed):
             await to.exec(script, user="root")
+
+    def _emptied(self, now: Survey, undone: Collection[Change]) -> Iterator[Change]:
+        """Folders in which nothing stays that was made, for which the task does not ask."""
+        used = {above for one in {*now.contents}.difference(undone) for above in way(one.path)}
+        emptied = {above for one in undone for above in way(one.path)} - used
+        made = (one for one in now.changes if one.folder and one.kind is Kind.ADDED)
+        return (one for one in made if one.path in emptied and not self._asked.allows(one.path))
 
 
 def _instructions(task: Path) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from harbor.models.trial.paths import EnvironmentPaths
 
-from harbortrainer.docker.asked import Footprint
+from harbortrainer.docker.asked import Footprint, without_numbers
 from harbortrainer.docker.cause import is_made_anew
 from harbortrainer.docker.command import IN_SHELL, Command
 from harbortrainer.docker.daemon import call
@@ -21,7 +21,7 @@ from harbortrainer.harbor import MODE
 
 _SHOWN = 300  # bytes of what a program printed
 CLOSE_SEC = 20.0  # for what makes a container ready for verification; the agent may have replaced its programs
-SETTLE_TRIES, SETTLE_SEC = 10, 0.3  # until what a solution has started listens
+SETTLE_TRIES, SETTLE_SEC = 200, 0.3  # until what a solution has started waits; a busy machine starves it
 FULL = 0.8  # of the limit, which counts threads too
 _AWAY = f"{EnvironmentPaths().logs_dir}/.before"  # where full folders of these names go
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
@@ -163,7 +163,8 @@ class AgentPhases:
         paths = {one.path for one in self.found.changes if not is_made_anew(one.path)} | set(self.mounted)
         ports = frozenset(port for one in left for port in one.ports)
         names = frozenset(one.name for one in left if not one.ports)
-        return Footprint(frozenset(paths), self.found.made, ports, names)
+        sockets = frozenset(without_numbers(name) for one in left for name in one.sockets if name.startswith("@"))
+        return Footprint(frozenset(paths), self.found.made, ports, names, sockets)
 
     async def _left(self) -> tuple[Process, ...]:
         """The processes of the agent, once they wait for something."""
@@ -180,9 +181,9 @@ class AgentPhases:
             await self._shells.run(Command(f"kill -s KILL {' '.join(map(str, pids))} 2>/dev/null; true"), user="root")
 
     async def relieve(self, limit: int) -> None:
-        """End the agent's processes if they have used up the container's `limit`, so that no command could start."""
+        """End all processes if they have used up the container's `limit`, so that no command could start."""
         if await self._processes.count() >= FULL * limit:
-            _log.warning("%s: all %d processes are in use; the agent's are ended", self._container, limit)
+            _log.warning("%s: all %d processes are in use; they are ended", self._container, limit)
             await self._processes.end()
 
     async def _end_verifier(self) -> None:

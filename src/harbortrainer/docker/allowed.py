@@ -10,18 +10,20 @@ from harbortrainer.docker.cause import is_made_anew
 from harbortrainer.durable.listed import Listed, digest, quoted, read_list, unquoted, write_list
 
 ALLOWED_FILE = "allowed.txt"
-FORMS = "give /PATH, /FOLDER/ for all that is below it, tcp:PORT or process:NAME"
+FORMS = "give /PATH, /FOLDER/ for all that is below it, tcp:PORT, unix:NAME or process:NAME"
 _HEAD = """# What agents may change and leave besides what each task asks for: task, its digest, path, port or process.
 # Made by: python -m src.tasks allow
 """
 _DEVICES = "/dev"
-_THING = re.compile(r"tcp:(?P<port>\d{1,5})|process:.+|/.*", re.DOTALL)
+_THING = re.compile(r"tcp:(?P<port>\d{1,5})|(?:unix|process):.+|/.*", re.DOTALL)
 _log = logging.getLogger("harbortrainer")
 _told: set[Path] = set()
 
 
 def allowed(task: Path) -> frozenset[str]:
-    """What users allow for a task folder: `/PATH`, `/FOLDER/` (and all below), `tcp:PORT`, `process:NAME`. Blocks.
+    """What users allow for a task folder: `/PATH`, `/FOLDER/` (and all below), `tcp:PORT`, `unix:NAME`, `process:NAME`.
+
+    Blocks.
 
     Lines for another content of the task do not count; a warning says so once.
     """
@@ -47,6 +49,12 @@ def outdated(task: Path) -> frozenset[str]:
     """What was allowed for another content of the task."""
     content = digest(task)
     return frozenset(unquoted(one.text) for one in _of(task) if one.digest not in ("", content))
+
+
+def thing_of(cause: str) -> str:
+    """What allows a cause, by its name in a verdict."""
+    kind, _, name = cause.partition(" ")
+    return f"{kind}:{name}" if kind in ("tcp", "unix", "process") else cause
 
 
 def refusal(thing: str) -> str:

@@ -10,6 +10,7 @@ from harbortrainer.docker.watch import Process
 _DIGEST = re.compile(r"(?<=/)(?:[0-9a-f]{2}/[0-9a-f]{30,}|[0-9a-f]{32,})")  # a content's name
 _PATH = re.compile(r"(?<![\w.~-])~?(?:/[\w.@+~-]*[\w@+~-])+")  # without the full stop of a sentence
 _WORD = re.compile(r"[\w.@+-]*\w")
+_NUMBER = re.compile(r"\d+")
 _PART = re.compile(r"[a-z]{3,}")
 _PORT = re.compile(r"(?<![\w.])\d{2,5}(?![\w.]*\w)")
 _INSTALLS = re.compile(
@@ -34,13 +35,14 @@ LEAST_NAME = 3  # characters of a file's name in an instruction
 class Footprint:
     """What a task's solution changes and leaves. `made`: folders that it made; `ports`: on which something listens.
 
-    `processes`: names of those that it leaves.
+    `processes`: names of those that it leaves; `sockets`: of abstract ones on which they listen, without numbers.
     """
 
     paths: frozenset[str] = frozenset()
     made: frozenset[str] = frozenset()
     ports: frozenset[int] = frozenset()
     processes: frozenset[str] = frozenset()
+    sockets: frozenset[str] = frozenset()
 
 
 class Asked:
@@ -70,7 +72,7 @@ class Asked:
         self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
         self._ports |= {int(one.removeprefix("tcp:")) for one in allowed if one.startswith("tcp:")}
         self._by_user = {one.removeprefix("process:") for one in allowed if one.startswith("process:")}
-        self._processes = footprint.processes
+        self._allowed, self._processes = allowed, footprint.processes
         self._folders = tuple(one for one in allowed if one.endswith("/"))
         self.installs = bool(_INSTALLS.search(instruction)) and not _FORBIDS.search(instruction)
         self.runs = bool(footprint.processes or footprint.ports or _RUNS.search(instruction))
@@ -117,9 +119,27 @@ class Asked:
         """Whether it may live during verification."""
         if process.name in self._by_user:
             return True
+        if not all(self.allows_socket(f"unix {name}") for name in process.sockets if name.startswith("@")):
+            return False
         if process.ports:
             return self._ports.issuperset(process.ports)
         return process.name in self._processes or (not self.has_solution and self.runs)
+
+    def allows_socket(self, socket: str) -> bool:
+        """Whether something may listen there: "tcp PORT" or "unix NAME". Without a solution any name may be its own."""
+        kind, _, name = socket.partition(" ")
+        if kind == "tcp":
+            return int(name) in self._ports
+        if f"unix:{name}" in self._allowed:
+            return True
+        if not self.has_solution:
+            return not is_system(name)
+        return self.allows(name) if name.startswith("/") else without_numbers(name) in self._footprint.sockets
+
+
+def without_numbers(name: str) -> str:
+    """A process may have its own number in a name."""
+    return _NUMBER.sub("#", name)
 
 
 def is_system(path: str) -> bool:

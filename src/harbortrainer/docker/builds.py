@@ -8,19 +8,27 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from docker.errors import APIError, ImageNotFound
+from docker.errors import APIError, DockerException, ImageNotFound
 from docker.errors import BuildError as DockerBuildError
+from docker.utils import parse_repository_tag
 
 from harbortrainer.docker.daemon import engine
-from harbortrainer.durable.files import cache_folder, make_folder
+from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.errors import one_line
 
 REPOSITORY = "harbortrainer/task"  # of the images that are built here
+CACHED = f"{REPOSITORY}:cache-"  # begins the names of what failed builds, and stages before the last, leave
+KEPT_CACHE = 2 * 1000**3  # bytes of BuildKit's cache, once images are removed for others
+FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.M | re.I)
+_STAGE = re.compile(r"^Step \d+/\d+ : FROM ", re.M)  # in the log of the classic builder, as the next two
+_MADE = re.compile(r"^ ---> ([0-9a-f]{12})$", re.M)
+_BUILT = "Successfully built "
 _LOG_TAIL_LINES = 20
 _LOCK_SEC = 0.2  # between two tries to get a lock
 _log = logging.getLogger(__name__)
@@ -38,6 +46,7 @@ _FEATURES = {
 _PASSING = re.compile(
     r"dial tcp|no such host|i/o timeout|TLS handshake|toomanyrequests|too many requests|net/http: |unexpected EOF"
     r"|error reading from server|Cannot connect to the Docker daemon|no space left on device|disk quota exceeded"
+    r"|error creating overlay mount"
     r"|Temporary failure (?:resolving|in name resolution)|[Cc]ould not resolve host|Could not connect to "
     r"|Name or service not known|[Cc]onnection (?:refused|reset|timed out)|Network is unreachable|NewConnectionError"
     r"|ReadTimeoutError|ENOTFOUND|EAI_AGAIN|ECONNRE(?:FUSED|SET)|ETIMEDOUT|failed to lookup address"
@@ -64,6 +73,10 @@ class ImageError(RuntimeError):
         return one_line(" | ".join([head, *said[-_LAST_LINES:]]), _LONGEST)
 
 
+class LateError(ImageError):
+    """An image was not ready in time, which may be the machine's fault; steps that were made are made."""
+
+
 def is_here(reference: str) -> bool:
     try:
         engine().inspect_image(reference)
@@ -88,6 +101,38 @@ def only_here(reference: str, stop: threading.Event) -> Iterator[None]:
         yield
 
 
+def tagged(name: str) -> str:
+    """As Docker lists it; with a digest it is not listed by that name."""
+    return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def fetched() -> set[str]:
+    """Names of images that this user's processes have pulled for tasks."""
+    folder = _fetched()
+    return {file.read_text() for file in folder.iterdir()} if folder.is_dir() else set()
+
+
+def note_fetched(reference: str) -> None:
+    """Raises DiskFault."""
+    make_folder(_fetched())
+    replace_text(_fetched() / hashlib.sha256(reference.encode()).hexdigest()[:32], tagged(reference))
+
+
+def _fetched() -> Path:
+    host = hashlib.sha256(os.environ.get("DOCKER_HOST", "").encode()).hexdigest()[:8]
+    return cache_folder("fetched") / host
+
+
+def prune_builds() -> None:
+    """Bound BuildKit's cache, where this process has built with it."""
+    if _used_buildkit:
+        with contextlib.suppress(APIError):
+            engine().prune_builds(keep_storage=KEPT_CACHE)
+
+
+_used_buildkit: list[str] = []
+
+
 def pull(reference: str, stop: threading.Event) -> None:
     """Raises ImageError."""
     try:
@@ -97,25 +142,62 @@ def pull(reference: str, stop: threading.Event) -> None:
         raise ImageError(f"cannot pull image {reference}: {error.explanation or error}") from error
 
 
-def build(environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event) -> None:
-    """Build the Dockerfile of a folder. Raises ImageError."""
+def build(
+    environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event, dockerfile: str = ""
+) -> None:
+    """Build a folder by this text, "" = by its Dockerfile. Raises ImageError, DiskFault."""
     what = f"cannot build {environment_dir}"
     _log.info("building %s from %s", reference, environment_dir)
-    if feature := buildkit_feature((environment_dir / "Dockerfile").read_text()):
-        follow(build_with_cli(environment_dir, reference, labels, feature, stop), what, stop)
+    text = dockerfile or (environment_dir / "Dockerfile").read_text()
+    lacking = [base for base in bases(text) if not is_here(base)]
+    with tempfile.NamedTemporaryFile("w", prefix="Dockerfile.") as other:
+        other.write(text)
+        other.flush()
+        path = Path(other.name) if dockerfile else environment_dir / "Dockerfile"
+        _build(environment_dir, reference, labels, stop, what, path)
+    for base in lacking:
+        if is_here(base):  # BuildKit pulls none into Docker's list
+            note_fetched(base)
+
+
+def bases(dockerfile: str) -> list[str]:
+    """The images of FROM lines as they are written, without stages and variables."""
+    found = FROM.findall(dockerfile)
+    stages = {stage.lower() for _, stage in found} | {"scratch"}
+    return [name for name, _ in found if name.lower() not in stages and "$" not in name]
+
+
+def _build(
+    environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event, what: str, dockerfile: Path
+) -> None:
+    if feature := buildkit_feature(dockerfile.read_text()):
+        _used_buildkit.append(reference)
+        follow(build_with_cli(environment_dir, reference, labels, feature, stop, dockerfile), what, stop)
         return
+    log: list[str] = []
     try:
         events = engine().build(
-            path=str(environment_dir), tag=reference, labels=dict(labels), rm=True, forcerm=True, decode=True
+            path=str(environment_dir),
+            dockerfile=str(dockerfile),
+            tag=reference,
+            labels=dict(labels),
+            rm=True,
+            forcerm=True,
+            decode=True,
         )
-        follow(events, what, stop)
+        follow(events, what, stop, log)
     except (APIError, DockerBuildError) as error:
         raise ImageError(f"{what}: {getattr(error, 'explanation', None) or error}") from error
+    finally:
+        _name_left("".join(log))
 
 
-def follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event) -> None:
-    """Read a build's or pull's events to their end. Raises ImageError with the tail of the log."""
-    log: list[str] = []
+def follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event, log: list[str] | None = None) -> None:
+    """Read a build's or pull's events to their end; `log` gets what they say.
+
+    Raises ImageError with the tail of the log.
+    """
+    log = [] if log is None else log
     for event in events:
         if stop.is_set():
             raise ImageError(f"{what}: cancelled")
@@ -125,13 +207,27 @@ def follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event) -
         log.append(event.get("stream", ""))
 
 
+def _name_left(log: str) -> None:
+    """Name what a build has left without a name: its last step if it failed, and the stages before its last one."""
+    stages = _STAGE.split(log)[1:]
+    for stage in stages[:-1] if _BUILT in log else stages:
+        if made := _MADE.findall(stage):
+            with contextlib.suppress(DockerException):  # it is a cache
+                engine().tag(made[-1], *parse_repository_tag(f"{CACHED}{made[-1]}"))
+
+
 def buildkit_feature(dockerfile: str) -> str | None:
     """The first BuildKit-only construct in a Dockerfile's text; None = the classic builder can build it."""
     return next((name for name, pattern in _FEATURES.items() if pattern.search(dockerfile)), None)
 
 
 def build_with_cli(
-    context: Path, reference: str, labels: Mapping[str, str], feature: str, stop: threading.Event
+    context: Path,
+    reference: str,
+    labels: Mapping[str, str],
+    feature: str,
+    stop: threading.Event,
+    dockerfile: Path | None = None,
 ) -> Iterator[dict[str, str]]:
     """Build with `docker build`; yields events in the Engine API's form ("stream" or "error").
 
@@ -141,6 +237,7 @@ def build_with_cli(
         yield {"error": f"the Dockerfile uses {feature}; install the docker CLI with its buildx plugin"}
         return
     command = ["docker", "build", "--progress=plain", "--tag", reference]
+    command += ["--file", str(dockerfile)] if dockerfile else []
     command += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
     with subprocess.Popen(
         [*command, str(context)],

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from harbortrainer.docker.asked import Asked, is_of_content, is_of_user, is_program, is_system
 from harbortrainer.docker.layer import Change, Kind
+from harbortrainer.docker.living import EPHEMERAL
 from harbortrainer.docker.watch import SIGNAL, Process, Seen
 
 _MADE_ANEW = re.compile(r"/(tests|logs|dev(?!/shm/)|proc|sys)(/.*)?|/solution(/.*)?")
@@ -29,7 +30,8 @@ class Changed:
     `shadows`: programs of which the image has one of the same name in another folder of programs. `targets`: where
     links lead. `packaged`: what a package manager's records list; `about`: those of them that describe a package.
     `mounted`: changed network files and devices, which a fresh container has anew. `late`: of `changes`, what processes
-    of the policy made during verification. `is_new_name`: whether no file of the image has a name.
+    of the policy made during verification. `named`: of `plain`, those for which verification may ask by name; `told`:
+    words of what tells it what to do. `is_new_name`: whether no file of the image has a name.
     """
 
     changes: tuple[Change, ...] = ()
@@ -40,6 +42,8 @@ class Changed:
     about: Collection[str] = ()
     mounted: tuple[str, ...] = ()
     late: Collection[str] = ()
+    named: Collection[str] = ()
+    told: Collection[str] = ()
     is_new_name: Callable[[str], bool] = _never
 
 
@@ -60,8 +64,9 @@ class Causes:
 
     `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
     rest. `late`: those of `changes` that processes of the policy made during verification.
-    `processes`: unasked ones that ran; `services`: asked ones. `hooked`: verification met it before any of the
-    work, which the task's solution tells. `may_be_work`: the instruction of a task without a solution hints at one.
+    `processes`: unasked ones that ran; `services`: asked ones; `sockets`: on which these began to listen. `hooked`:
+    verification met it before any of the work, which the task's solution tells. `may_be_work`: the instruction of a
+    task without a solution hints at one.
     """
 
     changes: tuple[Change, ...] = ()
@@ -72,16 +77,17 @@ class Causes:
     services: tuple[Process, ...] = ()
     tampered: tuple[str, ...] = ()
     late: tuple[Change, ...] = ()
+    sockets: tuple[str, ...] = ()
     hooked: bool = False
     may_be_work: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.changes or self.mounted or self.processes or self.tampered)
+        return bool(self.changes or self.mounted or self.processes or self.tampered or self.sockets)
 
     @property
     def names(self) -> list[str]:
         """Paths and processes, sorted."""
-        paths = {*(one.path for one in self.changes), *self.mounted, *self.tampered}
+        paths = {*(one.path for one in self.changes), *self.mounted, *self.tampered, *self.sockets}
         return [*sorted(paths), *(f"process {name}" for name in sorted({one.name for one in self.processes}))]
 
 
@@ -121,6 +127,7 @@ class _Judge:
             services,
             tampered,
             tuple(one for one in counts if one.path in self.changed.late),
+            tuple(one for one in self.seen.sockets if not self._may_listen(one)),
             bool(tampered) or _DEVICES in mounted or self._came_first(counts, rest) or self._is_no_service(living),
             any(self._may_be_work(one) for one in counts),
         )
@@ -129,13 +136,18 @@ class _Judge:
         """Whether the task asks for it, and it did nothing to verification."""
         return self.asked.allows_process(one) and not (one.ran and self.seen.unseen_memory)
 
+    def _may_listen(self, socket: str) -> bool:
+        """Programs take ports for a moment of which nobody else knows the number."""
+        port = int(socket.removeprefix("tcp ")) if socket.startswith("tcp ") else 0
+        return self.asked.allows_socket(socket) or (port >= EPHEMERAL and str(port) not in self.changed.told)
+
     def _is_asked(self, one: Change) -> bool:
         """A folder's rights are asked for by a name only where no solution tells better."""
         return self.asked.allows(one.path, by_name=not (one.shallow and self.asked.has_solution))
 
     def _counts(self, one: Change, held: Collection[str]) -> bool:
         opened = self.seen.opened
-        if opened is None or one.path in opened:
+        if opened is None or one.path in opened or one.path in self.changed.named:
             return True
         return one.path not in self.changed.plain and one.path not in held  # an empty log
 

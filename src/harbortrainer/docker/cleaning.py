@@ -21,6 +21,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from harbortrainer.docker import UNUSED_DAYS
+from harbortrainer.docker.builds import REPOSITORY
 from harbortrainer.docker.daemon import REQUEST_TIMEOUT_SEC, call_removal, engine
 from harbortrainer.docker.host_rules import remove_rules
 from harbortrainer.docker.inside import end_first
@@ -119,11 +120,12 @@ def owned_objects() -> Iterator[OwnedObject]:
         yield OwnedObject("network", network["Name"], network["Labels"], _seconds(network["Created"]), network["Id"])
     for volume in engine().volumes(filters=_LABELLED)["Volumes"] or ():
         yield OwnedObject("volume", volume["Name"], volume["Labels"], _seconds(volume.get("CreatedAt", "")))
-    for image in engine().images(filters=_LABELLED):
+    named = engine().images(name=REPOSITORY)  # what a failed build leaves has no label
+    for image in {one["Id"]: one for one in (*engine().images(filters=_LABELLED), *named)}.values():
         # BuildKit gives an image from its cache the creation time of the cached one: the label is more exact.
-        created = _seconds(image["Labels"].get(BUILT, "")) or image["Created"]
+        created = _seconds((image["Labels"] or {}).get(BUILT, "")) or image["Created"]
         for name in [tag for tag in image["RepoTags"] or () if tag != "<none>:<none>"] or [image["Id"]]:
-            yield OwnedObject("image", name, image["Labels"], created, image["Id"])
+            yield OwnedObject("image", name, image["Labels"] or {}, created, image["Id"])
 
 
 def remove_container(name: str) -> None:

@@ -128,7 +128,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
             try:
                 await self._create(image)
             except ImageNotFound:  # it was removed since
-                images.forget(image)
+                images.forget(image.reference)
                 image = await find()
                 await self._create(image)
             if image.healthcheck:

@@ -9,12 +9,17 @@ from typing import Any, Protocol
 import requests
 from docker.errors import DockerException
 
+from harbortrainer.config import Auto
 from harbortrainer.docker.cleaning import reap, tidy
 from harbortrainer.docker.daemon import ping_docker
 from harbortrainer.docker.disk_guard import guarding_disk
 from harbortrainer.docker.images import Image, image_notes, images_of
+from harbortrainer.docker.needs import needs_note
 from harbortrainer.docker.network import open_for
 from harbortrainer.docker.preflight import check_docker, docker_capacity
+from harbortrainer.docker.reach import network_works
+from harbortrainer.docker.supply import Window
+from harbortrainer.docker.window import ImageWindow
 from harbortrainer.stopping import in_daemon_thread
 
 REMOTE = 256  # environments of a sandbox service, whose limits are not known here
@@ -33,6 +38,10 @@ class Host(Protocol):
         """
         return []
 
+    def needs(self, tasks: Sequence[Path], at_once: int, ahead: int) -> list[str]:
+        """Lines on what missing images of tasks take. Blocking."""
+        return []
+
     def capacity(
         self, tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0
     ) -> tuple[int, str]:
@@ -45,6 +54,14 @@ class Host(Protocol):
         `prebuilt_only`: build none in place of one that cannot be pulled.
         """
         return ()
+
+    def window(self, images_gb: float | Auto, run_id: str) -> Window | None:
+        """What bounds the task images on the disk; None = nothing does. Blocking."""
+        return None
+
+    async def network_works(self, task: Path, fault: str, run_id: str) -> bool:
+        """Whether the network of a task's build answers, but for what the fault of a build names."""
+        return False
 
     def open_network(self, tasks: Sequence[Path]) -> None:
         """Create what trials of these tasks share as their network; log a line if they can reach the host. Blocking."""
@@ -74,12 +91,15 @@ class DockerHost:
 
     check = staticmethod(check_docker)
     capacity = staticmethod(docker_capacity)
+    needs = staticmethod(needs_note)
     open_network = staticmethod(open_for)
     tidy = staticmethod(tidy)
     guard = staticmethod(guarding_disk)
     reap = staticmethod(reap)
     ping = staticmethod(ping_docker)
     build = staticmethod(images_of)
+    window = ImageWindow
+    network_works = staticmethod(network_works)
 
 
 @contextlib.asynccontextmanager

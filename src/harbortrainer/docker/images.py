@@ -19,10 +19,12 @@ from harbor.models.task.config import TaskConfig
 from harbor.models.task.paths import TaskPaths
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
-from harbortrainer.docker.builds import REPOSITORY, ImageError, build, is_here, only_here, pull
+from harbortrainer.docker.builds import REPOSITORY, ImageError, LateError, build, is_here, note_fetched, only_here, pull
 from harbortrainer.docker.cleaning import image_labels
 from harbortrainer.docker.compose import COMPOSE
 from harbortrainer.docker.daemon import call, engine, shared
+from harbortrainer.docker.layers import note_made
+from harbortrainer.docker.origins import fetch, other_bases, share, with_other_bases
 from harbortrainer.docker.tmux_image import INSTALL_SEC, with_tmux
 from harbortrainer.errors import one_line
 from harbortrainer.stopping import in_daemon_thread
@@ -81,7 +83,7 @@ async def task_image(
     not. An image for an agent without tmux gets it. `force` builds, once a process, even when Docker has an image of
     this content. `run_id` labels a built image. `limit_sec`: longest time for it; None = no limit. Raises ImageError.
     """
-    digest = "" if docker_image else await asyncio.to_thread(content_digest, environment_dir)
+    digest = "" if docker_image else await asyncio.to_thread(recipe_digest, environment_dir)
     ours = not (environment_dir / COMPOSE).exists()
     built = ours and bool(docker_image) and not prebuilt_only and (environment_dir / "Dockerfile").is_file()
     source = _Source(environment_dir, docker_image, digest, force, built, ours and environment_dir.name == _FOR_AGENTS)
@@ -105,7 +107,7 @@ def _produce(source: _Source, run_id: str, stop: threading.Event) -> Image:
         return _inspect(source.docker_image)
     if not source.or_built:
         return _pulled(source.docker_image, stop)
-    digest = content_digest(source.folder)
+    digest = recipe_digest(source.folder)
     if is_here(_reference(digest)):  # an earlier process could not pull: a run goes on with the image that it had
         return replace(_inspect(_reference(digest)), instead=f"image {source.docker_image} is not here")
     try:
@@ -120,8 +122,11 @@ def _produce(source: _Source, run_id: str, stop: threading.Event) -> Image:
 
 
 def _pulled(reference: str, stop: threading.Event) -> Image:
+    here = is_here(reference)
     with only_here(reference, stop):
         pull(reference, stop)  # of an image that another process has pulled meanwhile: one request
+    if not here:
+        note_fetched(reference)
     return _inspect(reference, fresh=True)
 
 
@@ -129,9 +134,14 @@ def _built(source: _Source, digest: str, run_id: str, stop: threading.Event) -> 
     reference, fresh = _reference(digest), False
     if source.force or not is_here(reference):
         with only_here(reference, stop):
-            if fresh := source.force or not is_here(reference):  # another process may have built it meanwhile
-                build(source.folder, reference, image_labels(digest, run_id), stop)
+            fresh = source.force or not is_here(reference)  # another process may have built it meanwhile
+            if source.force or (fresh and not fetch(reference, digest, stop)):
+                began, text = time.monotonic(), (source.folder / "Dockerfile").read_text()
+                other = with_other_bases(text)
+                build(source.folder, reference, image_labels(digest, run_id), stop, other if other != text else "")
                 _refuse_changed(source.folder, digest, reference)
+                note_made(reference, engine().inspect_image(reference)["Id"], time.monotonic() - began)
+    share(reference, digest, stop)
     return _inspect(reference, fresh)
 
 
@@ -203,27 +213,34 @@ def is_built(folder: Path) -> bool:
     return (folder / "Dockerfile").exists() and not (folder / COMPOSE).exists()
 
 
-def forget(image: Image) -> None:
-    """Let the next trial look for an image again, after it was removed outside this process."""
-    for key in [key for key, one in _ready.items() if one.reference == image.reference]:
+def forget(reference: str) -> None:
+    """Let the next trial look for an image again, after it was removed."""
+    for key in [key for key, one in _ready.items() if reference in (one.reference, one.base)]:
         del _ready[key]
 
 
 async def _in_thread[R](produce: Callable[[threading.Event], R], limit_sec: float | None, late: str) -> R:
-    """Raises ImageError `late` after `limit_sec`."""
+    """Raises LateError `late` after `limit_sec`."""
     stop = threading.Event()
     try:
         async with asyncio.timeout(limit_sec):
             return await in_daemon_thread(produce, stop)
     except TimeoutError as error:
-        raise ImageError(late) from error
+        raise LateError(late) from error
     finally:
         stop.set()  # cancelled or late: a build by the CLI ends now, others at their next line of output
 
 
 def task_reference(environment_dir: Path) -> str:
     """The name of the image that is, or would be, built from a folder. Blocking."""
-    return _reference(content_digest(environment_dir))
+    return _reference(recipe_digest(environment_dir))
+
+
+def recipe_digest(environment_dir: Path) -> str:
+    """That of the content, and of the images that stand for those of its FROM lines. Blocking."""
+    digest, dockerfile = content_digest(environment_dir), environment_dir / "Dockerfile"
+    others = other_bases(dockerfile.read_text()) if dockerfile.is_file() else {}
+    return hashlib.sha256(f"{digest}{sorted(others.items())}".encode()).hexdigest() if others else digest
 
 
 def _reference(digest: str) -> str:
@@ -247,7 +264,7 @@ def _inspect(reference: str, fresh: bool = False) -> Image:
 
 def _refuse_changed(environment_dir: Path, digest: str, reference: str) -> None:
     """Remove the image and raise ImageError if its folder has changed since `digest` was taken."""
-    if content_digest(environment_dir) != digest:
+    if recipe_digest(environment_dir) != digest:
         engine().remove_image(reference, noprune=True)
         raise ImageError(f"{environment_dir} was changed while its image was built; the next trial builds it again")
 

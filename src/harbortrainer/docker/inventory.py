@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from harbortrainer.docker.builds import ImageError, is_here
+from harbortrainer.docker.builds import ImageError, is_here, tagged
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import is_built, sources, task_reference
+from harbortrainer.docker.origins import bases_key
 from harbortrainer.docker.tmux_image import tmux_reference
 from harbortrainer.durable.facts import fact
 
@@ -37,10 +38,24 @@ def missing_images(task_dirs: Sequence[Path]) -> dict[Path, str]:
     here = {tag for image in engine().images() for tag in image["RepoTags"] or ()}
     found: dict[Path, str] = {}
     for task in task_dirs:
-        parts = fact(task, "images", partial(_parts, task))
-        lacking = {image for image, built in parts if not {_tagged(image or built), built} & here}
+        parts = _of(task)
+        lacking = {image for image, built in parts if not {tagged(image or built), built} & here}
         found[task] = " and ".join(["to pull"] * any(lacking) + ["to build"] * (None in lacking))
     return found
+
+
+def names_of(task: Path) -> list[str]:
+    """All names that the images of a task may have here, but for those with tmux. Blocking."""
+    return list(dict.fromkeys(name for image, built in _of(task) for name in (image and tagged(image), built) if name))
+
+
+def has_images(task: Path) -> bool:
+    """Whether Docker has all images of a task. Blocking."""
+    return all(any(is_here(name) for name in (image, built) if name) for image, built in _of(task))
+
+
+def _of(task: Path) -> list[tuple[str | None, str]]:
+    return fact(task, f"images {bases_key()}", partial(_parts, task))
 
 
 def _parts(task: Path) -> list[tuple[str | None, str]]:
@@ -48,11 +63,6 @@ def _parts(task: Path) -> list[tuple[str | None, str]]:
     return [
         (image, task_reference(folder) if not image or is_built(folder) else "") for (folder, image), _ in sources(task)
     ]
-
-
-def _tagged(name: str) -> str:
-    """As Docker lists it; with a digest it is not listed by that name."""
-    return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 def missing_note(missing: Mapping[str, str]) -> list[str]:

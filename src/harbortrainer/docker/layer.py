@@ -33,6 +33,7 @@ _GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
 _MOST_FOLDERS, _MOST_IMAGES = 1024, 64
 MAX_LISTED = 4 * 1024 * 1024  # of what `docker diff` lists
 MAX_CONTENT = 8 * 1024 * 1024  # of a file that is read into memory
+MAX_COMPARED = 256 * 1024 * 1024  # of files with new times; more count as unchanged
 _PIECE = 1024 * 1024
 _PATH_MAX = 4096
 MOST_CHANGES = 100_000  # that are looked at
@@ -74,6 +75,10 @@ class Layer(Protocol):
         """Of the container's file; None = no file is there, or one of more than MAX_CONTENT bytes."""
         ...
 
+    def of_image(self, path: str) -> bytes | None:
+        """The content of the image's file, or of what took its place; None as for `content`."""
+        ...
+
     def in_image(self, path: str) -> bool:
         """Whether the image has something there."""
         ...
@@ -83,7 +88,7 @@ class Layer(Protocol):
         ...
 
     def is_plain(self, path: str) -> bool:
-        """Whether a regular file with content is there, with the mode and owner that it has in the image, if any."""
+        """Whether a regular file with content is there. If the image has it: of the same rights, and not a copy."""
         ...
 
     @property
@@ -146,6 +151,7 @@ class OverlayLayer:
     def __init__(self, upper: str, lowers: Iterable[str] = ()) -> None:
         self._upper = upper
         self._modes: dict[str, int] = {}
+        self._to_compare = MAX_COMPARED
         self.image = ImageFiles(lowers)
 
     def changes(self, root: str) -> Iterator[Change]:
@@ -220,20 +226,28 @@ class OverlayLayer:
         found = self.image.find(path)
         with contextlib.suppress(*_GONE):
             entry = os.lstat(self._upper + path)
-            return entry.st_size > 0 and (found is None or _rights(entry) == _rights(os.lstat(found)))
+            return entry.st_size > 0 and (found is None or self._is_other(path, entry, found))
         return False
+
+    def _is_other(self, path: str, entry: os.stat_result, found: str) -> bool:
+        """Whether its content differs from the image's, if something does, and its rights do not."""
+        old = os.lstat(found)
+        if _rights(entry) != _rights(old) or not stat.S_ISREG(old.st_mode):
+            return False
+        if entry.st_size != old.st_size or entry.st_mtime_ns == old.st_mtime_ns:
+            return True
+        self._to_compare -= entry.st_size
+        return self._to_compare > 0 and self.content(path) != _content_of(found)
 
     def names(self, folder: str) -> list[str]:
         return _names(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
 
     def content(self, path: str) -> bytes | None:
-        if not stat.S_ISREG(self._mode(path)):
-            return None
-        try:
-            with open(os.open(self._upper + path, READ), "rb") as file:
-                return _content(file) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
-        except OSError:  # a process of the agent has replaced it just now, or holds it
-            return None
+        return _content_of(self._upper + path) if stat.S_ISREG(self._mode(path)) else None
+
+    def of_image(self, path: str) -> bytes | None:
+        found = self.image.find(path)
+        return None if found is None else _content_of(found)
 
     def in_image(self, path: str) -> bool:
         return self.image.find(path) is not None
@@ -303,6 +317,9 @@ class ListedLayer:
             return _content(file) if info.isfile() else None
         return None
 
+    def of_image(self, path: str) -> bytes | None:
+        return self.content(path) if path not in self._kinds or self._kinds[path] == _MODIFIED else None
+
     def in_image(self, path: str) -> bool:
         kind = self._kinds.get(path)
         return kind in (_MODIFIED, _DELETED) or (kind is None and self._stat(path) is not None)
@@ -358,6 +375,15 @@ def _rights_of(container: str, path: str) -> tuple[int, int, int] | None:
     with contextlib.suppress(FileNotFoundError), entry(container, path) as (info, _):
         return stat.S_IMODE(info.mode), info.uid, info.gid
     return None
+
+
+def _content_of(path: str) -> bytes | None:
+    """None where no regular file is."""
+    try:
+        with open(os.open(path, READ), "rb") as file:
+            return _content(file) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    except OSError:  # a process of the agent has replaced it just now, or holds it
+        return None
 
 
 def _content(file: IO[bytes]) -> bytes | None:

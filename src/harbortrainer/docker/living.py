@@ -19,12 +19,14 @@ OWN = (TESTS, "/logs/verifier/")  # what verification alone writes
 RING = "anon_inode:[io_uring]"  # the kernel may act for who has mapped it, without a call
 _AT_ONCE = 1 << 16
 _GROUPS = "/sys/fs/cgroup"
-_LISTENS = "0A"  # the state of a socket in /proc/net/tcp
+_STATES = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}  # of sockets that listen, in /proc/net
+_ACCEPTS, _DATAGRAM = 0x10000, "0002"  # a flag, and a type, in /proc/net/unix
 
 
 class Process(NamedTuple):
     """`began`: in ticks since boot. `inner`: its number in the container. `ran`: nanoseconds of all its threads; -1 =
     not known. `ports`: on which it listens; `writes`: paths that it has open for writing, those in OWN first.
+    `sockets`: names of Unix sockets on which it listens; an abstract one begins with "@".
     """
 
     began: str
@@ -33,10 +35,12 @@ class Process(NamedTuple):
     ran: int
     ports: list[int]
     writes: list[str]
+    sockets: list[str]
 
 
 ENDED = 0
-_ENDED = Process("", 0, "(ended)", -1, [], [])
+EPHEMERAL = 32_768  # the kernel chooses ports from here for who names none
+_ENDED = Process("", 0, "(ended)", -1, [], [], [])
 
 
 class Look:
@@ -50,7 +54,7 @@ class Look:
         self.complete = True
         self._threads, self._files = MOST_THREADS, MOST_FILES
         self._first = first
-        self._listening: dict[str, int] | None = None
+        self._listening: dict[str, int | str] | None = None
         self.processes: dict[int, Process] = {}
         for pid in pids:
             try:
@@ -66,9 +70,12 @@ class Look:
         if fields[0] in "ZX":
             return
         sockets, writes = self._open_files(pid)
-        ports = sorted(self._ports[inode] for inode in sockets & self._ports.keys()) if sockets else []
+        held = [self._held[inode] for inode in sockets & self._held.keys()] if sockets else []
+        ports = sorted(one for one in held if isinstance(one, int))
+        named = sorted(one for one in held if isinstance(one, str))[:MOST_WRITES]
         name = _text(f"/proc/{pid}/comm").rstrip("\n")
-        self.processes[pid] = Process(fields[19], inner_of(pid), name, self._ran(pid), ports, writes)
+        ran = -1 if fields[0] in "RD" else self._ran(pid)  # on a busy machine it may wait for seconds
+        self.processes[pid] = Process(fields[19], inner_of(pid), name, ran, ports, writes, named)
 
     def _ran(self, pid: int) -> int:
         threads = threads_of(pid, self._threads + 1)
@@ -83,15 +90,19 @@ class Look:
         return total
 
     @property
-    def _ports(self) -> dict[str, int]:
-        """Inode of a listening socket -> port. The kernel goes through the whole machine's table: 2 ms."""
+    def _held(self) -> dict[str, int | str]:
+        """Inode of a listening socket -> port or name. The kernel goes through the whole machine's table: 2 ms."""
         if self._listening is None:
             self._listening = {}
-            for table in ("tcp", "tcp6"):
-                with contextlib.suppress(OSError):
-                    for words in map(str.split, _text(f"/proc/{self._first}/net/{table}").splitlines()[1:]):
-                        if words[3:4] == [_LISTENS] and len(words) > 9:
-                            self._listening[words[9]] = int(words[1].rpartition(":")[2], 16)
+            for table, state in _STATES.items():
+                for words in _rows(f"/proc/{self._first}/net/{table}"):
+                    if words[3:4] == [state] and len(words) > 9:
+                        port = int(words[1].rpartition(":")[2], 16)
+                        if table.startswith("tcp") or port < EPHEMERAL:
+                            self._listening[words[9]] = port
+            for words in _rows(f"/proc/{self._first}/net/unix", 7):
+                if len(words) == 8 and (int(words[3], 16) & _ACCEPTS or words[4] == _DATAGRAM):
+                    self._listening[words[6]] = words[7]
         return self._listening
 
     def _open_files(self, pid: int) -> tuple[set[str], list[str]]:
@@ -176,6 +187,13 @@ def mapped(pid: int) -> list[str]:
         if len(words) == 6 and words[1][1:4] == "w-s":
             found.add(words[5])
     return sorted(found, key=lambda path: (not path.startswith(OWN), path != RING, path))[:MOST_WRITES]
+
+
+def _rows(name: str, most: int = -1) -> list[list[str]]:
+    """The words of a table's lines, but for its head."""
+    with contextlib.suppress(OSError):
+        return [line.split(maxsplit=most) for line in _text(name).splitlines()[1:]]
+    return []
 
 
 def _names(folder: str, most: int) -> list[str]:

@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 import requests
 from docker.errors import DockerException
 
+from harbortrainer.docker.builds import bases, is_here
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.network import trial_network
 from harbortrainer.docker.one_off import run_once
+from harbortrainer.docker.origins import with_other_bases
 from harbortrainer.errors import EnvironmentFault, one_line
 
 CONNECT_SEC = 5  # for each address; all are tried at once
@@ -24,6 +27,7 @@ MOST_ADDRESSES = 16
 _LABEL = "[A-Za-z0-9][A-Za-z0-9-]{0,62}"
 _HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 _PORTS = {"http": 80, "https": 443}
+_URL = re.compile(r"(https?)://([A-Za-z0-9.-]+)(?::(\d+))?")
 _log = logging.getLogger("harbortrainer")
 # $@: HOST:PORT. Also tries where the image's own package managers fetch from: its files are not the policy's.
 _SCRIPT = (
@@ -102,13 +106,27 @@ class NetworkCheck:
         return await asyncio.shield(self._asked[image, asked][1])
 
 
-async def from_container(image: str, addresses: Sequence[Address], run_id: str) -> Reach | None:
+async def from_container(image: str, addresses: Iterable[Address], run_id: str) -> Reach | None:
     """Start a container of the image on the trials' network, and remove it. Returns None when Docker cannot."""
     try:
-        return parse(await call(_tried, image, addresses, run_id))
+        return parse(await call(_tried, image, list(addresses)[:MOST_ADDRESSES], run_id))
     except (DockerException, requests.RequestException, EnvironmentFault) as error:
         _log.warning("the network could not be checked from a container: %s", one_line(error))
         return None
+
+
+async def network_works(task: Path, fault: str, run_id: str) -> bool:
+    """Whether, from the base of a task's Dockerfile, an address answers that it or the base fetches from.
+
+    Addresses that `fault` names do not count. Without a base here nothing is known: False.
+    """
+    dockerfile = task / "environment" / "Dockerfile"
+    text = with_other_bases(dockerfile.read_text(errors="replace")) if dockerfile.is_file() else ""
+    base = next(iter([one for one in bases(text) if await call(is_here, one)]), None)
+    named = {address_of(host, port or None, scheme) for scheme, host, port in _URL.findall(text)}
+    found = None if base is None else await from_container(base, filter(None, named), run_id)
+    states = {} if found is None else {**found.image, **found.states}
+    return any(state is State.REACHED and one.host not in fault for one, state in states.items())
 
 
 async def from_here(addresses: Sequence[Address]) -> Reach:

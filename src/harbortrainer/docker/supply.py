@@ -2,18 +2,20 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import requests
 from docker.errors import DockerException, StreamParseError
 
 from harbortrainer.config import AUTO, Auto
-from harbortrainer.docker.builds import ImageError
+from harbortrainer.docker.builds import ImageError, LateError
+from harbortrainer.docker.daemon import call
 from harbortrainer.errors import EnvironmentFault, one_line
 from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
 from harbortrainer.stopping import cancel_all
@@ -26,7 +28,13 @@ SHOWN = 5  # failed tasks in an error
 _log = logging.getLogger("harbortrainer")
 
 Make = Callable[[Path], Awaitable[bool]]  # makes the images of a task; whether Docker lacked one. Raises ImageError
+TOO_SMALL = "task images: no more than those of the running trials have room (images_gb, or a disk that is nearly full)"
 Say = Callable[[str], object]
+Works = Callable[[Path, str], Awaitable[bool]]  # whether the network of a task's build works but for what a fault names
+
+
+async def unknown(_: Path, __: str) -> bool:
+    return False
 
 
 def builds_at_once(n_parallel_builds: int | Auto) -> int:
@@ -34,6 +42,15 @@ def builds_at_once(n_parallel_builds: int | Auto) -> int:
     if n_parallel_builds != AUTO:
         return n_parallel_builds
     return min(max(2, (os.cpu_count() or 2) // 2), MOST_AT_ONCE)
+
+
+class Window(Protocol):
+    """What bounds the images on the daemon's disk: `window.ImageWindow`. Its methods block."""
+
+    def make_room(
+        self, task: Path, making: int, held: Collection[Path], ahead: Sequence[Path]
+    ) -> tuple[bool, set[Path]]: ...
+    def hold(self, task: Path) -> contextlib.ExitStack: ...
 
 
 @dataclass(slots=True)
@@ -50,11 +67,21 @@ class ImageSupply:
     """Makes images, `n_parallel` at once: those that trials wait for, then those of `expect`, in its order.
 
     A fault of the network, the disk or the daemon is tried again: for `patience_sec` while no image can be made, but
-    only as often as PAUSES_SEC says while others are. Use it as a context: at its end no build runs.
+    only as often as PAUSES_SEC says while others are, or while other addresses than the one at fault answer. Use it as
+    a context: at its end no build runs.
     """
 
-    def __init__(self, make: Make, n_parallel: int, patience_sec: float, say: Say, n_tasks: int) -> None:
-        """`n_tasks`: of the run; `say` gets lines for the user."""
+    def __init__(
+        self,
+        make: Make,
+        n_parallel: int,
+        patience_sec: float,
+        say: Say,
+        n_tasks: int,
+        window: Window | None = None,
+        works: Works = unknown,
+    ) -> None:
+        """`n_tasks`: of the run; `say` gets lines for the user; `window`: None = all images have room."""
         self._make, self._n, self._patience_sec, self._say = make, n_parallel, patience_sec, say
         self._first = min(FIRST, n_tasks)
         self._orders: dict[Path, _Order] = {}
@@ -67,6 +94,11 @@ class ImageSupply:
         self._fault: EnvironmentFault | None = None
         self._telling: asyncio.Task[None] | None = None
         self._closed = False
+        self._window, self._works = window, works
+        self._evicting = asyncio.Lock()
+        self._full = False  # until trials end, what is only expected has no room
+        self._freed = asyncio.Event()  # trials or builds have ended since it was cleared
+        self._small = False  # TOO_SMALL was said
 
     async def __aenter__(self) -> Self:
         self._telling = asyncio.create_task(self._tell(), name="images")
@@ -79,6 +111,7 @@ class ImageSupply:
     def expect(self, tasks: Sequence[Path]) -> None:
         """Trials of these tasks come next, in this order."""
         self._expected = list(dict.fromkeys(tasks))
+        self._full = False
         self._fill()
 
     @contextlib.asynccontextmanager
@@ -89,6 +122,7 @@ class ImageSupply:
         """
         order = self._order(task)
         order.holders += 1
+        held = await self._hold(task)
         if (order.lacking or "").startswith(PASSING) and self._fault is None:
             order.lacking, order.settled = None, asyncio.Event()
         try:
@@ -101,8 +135,20 @@ class ImageSupply:
                 raise self._fault
             yield order.lacking or ""
         finally:
+            held.close()
             order.holders -= 1
             self._waiting.pop(task, None)
+            self._expected = [one for one in self._expected if one != task]
+            self._full = False
+            self._freed.set()
+            self._fill()
+
+    async def _hold(self, task: Path) -> contextlib.ExitStack:
+        if self._window is None:
+            return contextlib.ExitStack()
+        held = await call(self._window.hold, task)
+        async with self._evicting:  # a removal that began before is over, and noted
+            return held
 
     @property
     def failed(self) -> dict[str, str]:
@@ -117,22 +163,66 @@ class ImageSupply:
             self._making[order.task] = asyncio.create_task(self._settle(order), name=f"image of {order.task.name}")
 
     def _next(self) -> _Order | None:
-        orders = map(self._order, (*self._waiting, *self._expected))
+        orders = map(self._order, (*self._waiting, *(() if self._full else self._expected)))
         return next((one for one in orders if not one.settled.is_set() and one.task not in self._making), None)
 
     async def _settle(self, order: _Order) -> None:
         """Make the images of one task, or find out that they cannot be made."""
         try:
-            order.lacking = await self._tried(order.task)
+            if not await self._has_room(order):
+                return
+            order.lacking = await self._tried(order)
             if order.lacking:
                 _log.warning("task %s is left out of the run: %s", order.task.name, order.lacking)
             self._judge()
             order.settled.set()
         finally:
             del self._making[order.task]
+            self._freed.set()
             self._fill()
 
-    async def _tried(self, task: Path) -> str:
+    async def _has_room(self, order: _Order) -> bool:
+        """Remove images that are needed later. Returns False where the order can wait, too; one that cannot waits here
+        for the ends of trials.
+        """
+        while self._window is not None:
+            async with self._evicting:
+                self._freed.clear()
+                at_once = len(self._making) - self._pausing
+                if await self._evict(order, at_once, self._window):
+                    return True
+            if not order.holders:
+                self._full = True
+                return False
+            if not self._small:
+                self._small = True
+                self._say(TOO_SMALL)
+            if at_once <= 1 and not any(one.holders and one.settled.is_set() for one in self._orders.values()):
+                return True  # nothing ends before it
+            await self._paused(self._until_freed())
+        return True
+
+    async def _evict(self, order: _Order, at_once: int, window: Window) -> bool:
+        """Whether the images of the task have room now."""
+        held = {one.task for one in self._orders.values() if one.holders or one.task in self._making}
+        if not order.holders:  # what comes before it stays
+            held |= {*itertools.takewhile(lambda task: task != order.task, self._expected)}
+        later = dict.fromkeys((*self._expected, *reversed(self._orders)))
+        ahead = [task for task in later if task not in held]
+        try:
+            fits, gone = await call(window.make_room, order.task, at_once, held, ahead)
+        except (DockerException, requests.RequestException) as error:
+            _log.debug("images: %s", error)
+            return True  # the build has the daemon's fault, too
+        for one in map(self._order, gone):
+            one.lacking, one.settled = None, asyncio.Event()
+        return fits
+
+    async def _until_freed(self) -> None:
+        await self._freed.wait()
+
+    async def _tried(self, order: _Order) -> str:
+        task = order.task
         loop = asyncio.get_running_loop()
         first_fault, tries = 0.0, 0
         while True:
@@ -144,15 +234,20 @@ class ImageSupply:
                 return ""
             except ImageError as error:
                 why, passing = error.last_lines, error.passing
+                if isinstance(error, LateError) and not tries:
+                    tries = 1
+                    continue
             except (DockerException, requests.RequestException, StreamParseError) as error:  # the daemon's end
                 why, passing = one_line(error), True
             tries, first_fault = tries + 1, first_fault or loop.time()
-            others = self._made_at > first_fault and tries > len(PAUSES_SEC)
+            others = passing and tries > len(PAUSES_SEC)
+            others = others and (self._made_at > first_fault or await self._works(task, why))
             if not passing or others or loop.time() - first_fault > self._patience_sec:
                 return f"{PASSING if passing else UNSUPPLIED}{why}"
             pause = PAUSES_SEC[min(tries, len(PAUSES_SEC)) - 1]
             _log.warning("task %s: %s; tried again in %g s", task.name, why, pause)
             await self._paused(asyncio.sleep(pause))
+            await self._has_room(order)
 
     async def _paused(self, pause: Coroutine[Any, Any, None]) -> None:
         """Let another image be made meanwhile."""

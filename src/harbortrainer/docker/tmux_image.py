@@ -15,6 +15,7 @@ from harbortrainer.docker.builds import REPOSITORY, ImageError, follow, is_here
 from harbortrainer.docker.cleaning import image_labels
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.one_off import one_off
+from harbortrainer.docker.origins import fetch, share
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 
 INSTALL_SEC = 240  # as Harbor's limit in a trial
@@ -67,6 +68,9 @@ def with_tmux(base: str, run_id: str, stop: threading.Event) -> tuple[str, bool]
         return base, False
     if config.get("OnBuild"):
         raise ImageError(f"cannot add tmux to {base}: its ONBUILD instructions would run")
+    tag = f"tmux-{_digest(found['Id'])}"
+    if fetch(name, tag, stop):
+        return name, True
     text, marks = _dockerfile(base, config.get("User") or ""), image_labels(_digest(found["Id"]), run_id)
     try:
         events = engine().build(
@@ -75,6 +79,7 @@ def with_tmux(base: str, run_id: str, stop: threading.Event) -> tuple[str, bool]
         follow(events, "", stop)
     except (APIError, ImageError) as error:
         raise ImageError(f"cannot add tmux to {base}: {_last_line(str(error))}") from error
+    share(name, tag, stop)
     return name, True
 
 

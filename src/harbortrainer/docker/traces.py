@@ -29,6 +29,8 @@ _CALLS = {
 # in the other mode, which does no harm; the 9 of programs of 32 bits would be every mmap on x86_64. Rings
 # (io_uring_setup, io_uring_enter) do all of it.
 _RINGS = (425, 426)
+_LISTEN = {"x86_64": (50, 363), "aarch64": (201,)}
+_SOCKETS, _TO_LISTEN = 102, 4  # socketcall of programs of 32 bits; in the other mode getuid, which has no argument
 _MOVES = {
     "x86_64": (82, 264, 316, 86, 265, 88, 266, 38, 302, 353, 303, 83, 304, *_RINGS),
     "aarch64": (38, 276, 37, 36, 329, 382, 9, 330, 83, 331, *_RINGS),
@@ -42,10 +44,14 @@ _MOST_PID = 1 << 22
 _CALL = re.compile(rb"sys_enter: NR (\d+) \(([0-9a-f]+), ([0-9a-f]+),")
 _FORK = re.compile(rb"child_pid=(\d+)$")  # the line before it may be a part of a program's name
 _SIGNAL = re.compile(rb" pid=(\d+) grp=\d+ res=\d+$")
+_PORT = re.compile(rb"inet_sock_set_state: .* sport=(\d+) ")
 _LOST = b"[LOST"
-_EVENTS = ("raw_syscalls/sys_enter", "sched/sched_process_fork", "signal/signal_generate")
+_EVENTS = (
+    "raw_syscalls/sys_enter", "sched/sched_process_fork", "signal/signal_generate", "sock/inet_sock_set_state",
+)  # fmt: skip
 # Not those of children that end, nor what is ignored, nor timers of others that ring while a followed process runs.
 _SIGNALS = "sig != 17 && result != 1 && !(common_flags & 24)"
+_LISTENS = "newstate == 10"  # TCP_LISTEN
 _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
 
 
@@ -61,16 +67,20 @@ class Trace:
 
     `followed`: given threads; `forked`: what they have started; `lost`: some are missing there. `moved`: they may have
     renamed or linked something, `changed`: or made, deleted, given rights. `signalled`: others that they sent signals.
+    `ports`: on which they began to listen; `listened`: how often on something else.
     """
 
     def __init__(self, root: str, machine: str) -> None:
         """Raises OSError."""
         self._calls, self._moves, self._changes = _CALLS[machine], _MOVES[machine], _CHANGES[machine]
+        self._listens = _LISTEN[machine]
         self.moved = self.changed = False
         self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self.followed: set[int] = set()
         self.forked: set[int] = set()
         self.signalled: set[int] = set()
+        self.ports: set[int] = set()
+        self.listened = 0
         self.lost = False
         self._rest = b""
         with open("/proc/sys/kernel/pid_max") as file:
@@ -84,9 +94,10 @@ class Trace:
             self._write("buffer_size_kb", str(BUFFER_KB))
             self._write("options/context-info", "0")
             self._write("options/event-fork", "1")
-            numbers = {*self._calls, *self._moves, *self._changes}
+            numbers = {*self._calls, *self._moves, *self._changes, *self._listens, _SOCKETS}
             self._write(f"events/{_EVENTS[0]}/filter", " || ".join(f"id == {number}" for number in sorted(numbers)))
             self._write(f"events/{_EVENTS[2]}/filter", _SIGNALS)
+            self._write(f"events/{_EVENTS[3]}/filter", _LISTENS)
             self._undo = undo.pop_all()
 
     def follow(self, threads: set[int]) -> None:
@@ -110,6 +121,9 @@ class Trace:
                     self.lost = True
                 elif signal := _SIGNAL.search(line):
                     self._signal(int(signal[1]))
+                elif port := _PORT.search(line):
+                    self.ports.add(int(port[1]))
+                    self.listened -= 1
                 elif (call := self._call(line)) and len(found) < MOST_CALLS:
                     found.append(call)
         return found
@@ -127,11 +141,12 @@ class Trace:
     def _call(self, line: bytes) -> Call | None:
         if not (found := _CALL.search(line)):
             return None
-        self.moved |= int(found[1]) in self._moves
-        self.changed |= int(found[1]) in self._changes
-        if not (name := self._calls.get(int(found[1]))):
+        number, first, second = int(found[1]), int(found[2], 16), int(found[3], 16)
+        self.moved |= number in self._moves
+        self.changed |= number in self._changes
+        self.listened += number in self._listens or (number == _SOCKETS and first == _TO_LISTEN)
+        if not (name := self._calls.get(number)):
             return None
-        first, second = int(found[2], 16), int(found[3], 16)
         if name == _FILE:
             return Call(name, 0)
         if name == _PTRACE and first not in (_ATTACH, _SEIZE):
@@ -146,7 +161,7 @@ class Trace:
         self._write("set_event_pid", "\n")
         while self._read():
             pass
-        self.followed, self.forked, self.signalled = set(), set(), set()
+        self.followed, self.forked, self.signalled, self.ports, self.listened = set(), set(), set(), set(), 0
         self.lost, self.moved, self.changed, self._rest = False, False, False, b""
 
     def remove(self) -> None:

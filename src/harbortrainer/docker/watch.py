@@ -46,6 +46,7 @@ class Process:
     ran: bool = True
     writes: tuple[str, ...] = ()  # files that it has open for writing
     pid: int = 0
+    sockets: tuple[str, ...] = ()  # names of Unix sockets on which it listens
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class Seen:
     files of its own that processes of the policy used, and how they reached its processes. `readers`: by path,
     the first processes that opened it, in their order; `programs`: of readers, by process, where it could be read.
     `late`: other files that they wrote; `moved`: they may have renamed or linked some, and `made` are the inodes that
-    verification wrote; `changed`: or made, deleted or given rights. `unseen_memory`: they did more than was seen, on a
-    machine where that is seen.
+    verification wrote; `changed`: or made, deleted or given rights. `sockets`: on which they began to listen, as
+    "tcp PORT" or "unix NAME". `unseen_memory`: they did more than was seen, on a machine where that is seen.
     """
 
     opened: Mapping[str, int] | None = None
@@ -80,6 +81,7 @@ class Seen:
     moved: bool = False
     made: frozenset[int] = frozenset()
     changed: bool = False
+    sockets: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -275,6 +277,7 @@ def _parsed(found: Any) -> Seen:
             bool(found["moved"]),
             frozenset(map(int, found["made"])),
             bool(found["changed"]),
+            tuple(map(str, found["sockets"])),
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error
@@ -290,6 +293,7 @@ def _processes(found: Any) -> tuple[Process, ...]:
                 bool(one["ran"]),
                 tuple(map(str, one["writes"])),
                 int(one["pid"]),
+                tuple(map(str, one["sockets"])),
             )
             for one in found
         )

@@ -41,6 +41,7 @@ LOOKS = 5  # until no process ends meanwhile; else some end all the time
 ROUNDS = 5  # until every process of the policy is followed
 _MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
 _MEMORY_NAME = "/proc/PID/mem"
+ENDED_SOCKET = "unix (ended)"
 # Of a file of an ended process in /proc, or of a device: no file of a layer.
 _HARMLESS = (errno.ESRCH, errno.EINVAL, errno.ENXIO, errno.ENODEV)
 
@@ -275,7 +276,17 @@ class Watch:
                 "tampered": sorted(self.tampered), "processes": living(self._first, self.before, look.processes),
                 "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
                 "changed": moved or changed, "made": sorted(self.made) if moved else [],
+                "sockets": self._sockets(look.processes),
             }  # fmt: skip
+
+    def _sockets(self, after: Mapping[int, Process]) -> list[str]:
+        """On which the policy's processes began to listen."""
+        names = [{name for one in look.values() for name in one.sockets} for look in (self.before, after)]
+        new = sorted(f"unix {name}" for name in names[1] - names[0])
+        if self.trace is None:
+            return new
+        ended = [ENDED_SOCKET] if self.trace.listened > len(new) else []
+        return [*(f"tcp {port}" for port in sorted(self.trace.ports)[:MOST_TAMPERED]), *new[:MOST_TAMPERED], *ended]
 
     def _holds(self, pid: int, process: Process) -> None:
         """It may still write what is verification's own, so that no event tells."""
@@ -329,10 +340,15 @@ def living(first: int, before: Mapping[int, Process], after: Mapping[int, Proces
     for pid, one in before.items():
         now = after.get(pid)
         if now is None or now.began != one.began:
-            ran, ports = True, one.ports
+            ran, now = True, one
         else:
-            ran, ports = now.ran < 0 or now.ran != one.ran, now.ports  # it may have begun to listen
+            ran = now.ran < 0 or now.ran != one.ran
         if ran or pid != first:  # which only sleeps
             name = f"1 ({one.name})" if pid == first else one.name  # no solution leaves one of this name
-            found.append({"name": name, "ports": ports, "ran": ran, "writes": one.writes, "pid": one.inner})
+            found.append(
+                {
+                    "name": name, "ran": ran, "writes": one.writes, "pid": one.inner,
+                    "ports": sorted({*one.ports, *now.ports}), "sockets": sorted({*one.sockets, *now.sockets}),
+                }
+            )  # fmt: skip
     return found

@@ -15,8 +15,11 @@ from rich.table import Table
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.docker.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
+from harbortrainer.docker.needs import needs_note
 from harbortrainer.docker.network import isolate_compose, trial_network, uses_network
+from harbortrainer.docker.origins import set_origins
 from harbortrainer.docker.preflight import check_docker, connect
+from harbortrainer.docker.supply import builds_at_once
 from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault, one_line
@@ -33,6 +36,7 @@ Row = dict[str, Any]
 
 async def preflight(args: DockerArgs) -> int:
     """Print how many environments can run. Raises UserError for what would stop a run."""
+    set_origins(args.images, args.base_images)
     config = Config(
         model_name="",
         tasks_dir=args.tasks_dir or "",
@@ -45,7 +49,9 @@ async def preflight(args: DockerArgs) -> int:
     notes, most = await asyncio.to_thread(agents_at_once, {VENUE.name: VENUE}, tasks, config)
     n, paths = n_containers(config, most), [folder_of(task) for task in tasks]
     warnings = await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs, agent_memory(config))
-    for line in (*notes, *(f"warning: {warning}" for warning in warnings)):
+    ahead = config.batch_size * (1 + config.images_ahead)
+    needs = await asyncio.to_thread(needs_note, paths, builds_at_once(config.n_parallel_builds), ahead)
+    for line in (*notes, *(f"warning: {warning}" for warning in warnings), *needs):
         print(line)
     if not paths or any(map(uses_network, paths)):
         network = await asyncio.to_thread(trial_network)

@@ -91,10 +91,10 @@ class ExportArgs:
     )
 
 
-def parse(argv: Sequence[str]) -> EvalArgs:
-    """`name=value` over the saved values of an evaluation in out=DIR. Raises UserError."""
+def parse(argv: Sequence[str], words: Sequence[str] = ()) -> EvalArgs:
+    """`name=value` over the saved values of an evaluation in out=DIR; `words` need no name. Raises UserError."""
     saved = _saved(given(argv, "out"))
-    args = with_texts(read_arguments(EvalArgs, argv, saved=saved))
+    args = with_texts(read_arguments(EvalArgs, argv, words, saved))
     for name in FIELDS:
         if name in saved and name not in FREE and getattr(args, name) != saved[name]:
             raise UserError(

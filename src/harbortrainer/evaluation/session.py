@@ -41,7 +41,8 @@ from harbortrainer.run.directory import RunDirectory, held, new_run_directory, r
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.stopping import run_until
-from harbortrainer.tasks.sources import SOURCES_FILE, Source, find_sources, load_sources, sources_record
+from harbortrainer.tasks.close import close_note
+from harbortrainer.tasks.sources import SOURCES_FILE, Source, find_sources, load_sources, sources_record, tasks_of
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.outside import Outside
@@ -64,6 +65,7 @@ class EvalPlan:
     config: Config
     continued: bool  # it has a directory already
     brought: dict[str, Brought]  # from outside of this package, by setting
+    near: list[str]  # lines on tasks that are close to those of training
 
     @property
     def needs_server(self) -> bool:
@@ -84,7 +86,7 @@ async def evaluated(args: EvalArgs, outside: Outside | None = None) -> tuple[int
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     notes, most_agents = await asyncio.to_thread(agents_at_once, venues, plan.tasks, config)
     notes += await asyncio.to_thread(check_venues, venues, plan.tasks, config, template, most_agents)
-    for note in notes:
+    for note in (*plan.near, *notes):
         display.say(note)
     for subject in plan.subjects:
         policies.check_renderer(subject, template.renderer)
@@ -139,9 +141,10 @@ def make_plan(args: EvalArgs) -> EvalPlan:
         given = first | ({"against": args.against} if args.against is not None else {})
         subjects = [policies.find_subject(field, value) for field, value in given.items()]
     refuse(_caps(args, subjects))
+    near: list[str] = []
     for subject in subjects:
         policies.refuse_elsewhere(subject, args.backend)
-        _refuse_trained_on(subject, tasks, args.allow_family_overlap)
+        near += _refuse_trained_on(subject, tasks, args.allow_family_overlap)
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
     refuse_unused(config, tasks)
     if runs := [Path(subject.run) for subject in subjects if subject.run]:
@@ -150,7 +153,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
         )
     found = brought(config, tasks)
     check_same(found, saved.get(KEY, {}))
-    return EvalPlan(args, subjects, sources, tasks, config, continued, found)
+    return EvalPlan(args, subjects, sources, tasks, config, continued, found, near)
 
 
 def _caps(args: EvalArgs, subjects: Sequence[Subject]) -> Iterator[str]:
@@ -185,11 +188,18 @@ def _require_same(saved: Sequence[dict[str, Any]], tasks: Sequence[Task], out: s
         )
 
 
-def _refuse_trained_on(subject: Subject, tasks: list[Task], allow_family_overlap: bool) -> None:
-    """Raises UserError. The tasks behind a bare tinker:// path, or in runs of earlier versions, are not known."""
+def _refuse_trained_on(subject: Subject, tasks: list[Task], allow_family_overlap: bool) -> list[str]:
+    """Lines on tasks that are close to those of its run. Raises UserError for tasks that it was trained on.
+
+    The tasks behind a bare tinker:// path, or in runs of earlier versions, are not known.
+    """
     file = Path(subject.run) / SPLIT_FILE if subject.run else None
-    if file is not None and file.is_file():
-        check_held_out(read_json(file, "train"), tasks, subject.name, allow_family_overlap)
+    if file is None or not file.is_file():
+        return []
+    record = read_json(file, "train")
+    check_held_out(record, tasks, subject.name, allow_family_overlap)
+    known = {one["digest"] for one in record["train"].values()}
+    return [f"{subject.name}: {line}" for line in close_note(tasks_of(file.with_name(SOURCES_FILE), known), tasks)]
 
 
 def _directory(plan: EvalPlan) -> RunDirectory:

@@ -8,6 +8,7 @@ import numpy as np
 from harbortrainer.config import Baseline, Config
 from harbortrainer.learning.brought import advantages_of, function
 from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, training_sequences
+from harbortrainer.learning.observations import only_observing
 from harbortrainer.learning.trajectory import JUDGE, REWARD, TAXONOMY, Trajectory, TrajectoryGroup, is_constant
 from harbortrainer.learning.treatment import outcome_policy
 from harbortrainer.model_file import model_of
@@ -51,7 +52,12 @@ class TrainingBatch:
     metrics: dict[str, float]
     rewards: dict[str, float] = field(default_factory=dict)
     masked: tuple[str, ...] = ()  # graded trials that `outcome_policy` keeps from training
-    left_out: dict[str, str] = field(default_factory=dict)  # other graded trials without a datum, and why
+    left_out: dict[str, str] = field(default_factory=dict)  # other graded trials without an advantage, and why
+
+    @property
+    def observing(self) -> list[str]:
+        """Trials of which only the observations teach."""
+        return list(dict.fromkeys(sequence.trial_name for sequence in self.sequences_D if not sequence.acts))
 
 
 def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBatch:
@@ -63,7 +69,7 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
 
     Left out, and counted: groups with fewer than two graded trials, constant groups under
     `remove_constant_reward_groups` or `oversample_max`, and the whole batch when every advantage is zero and there is
-    no KL penalty.
+    no KL penalty. With `observation_loss_coef` their observations teach, and those of masked trials.
     """
     policy = outcome_policy(config.outcome_policy)
     treated_P = [_shaped(policy.treat(group), config) for group in groups_P]
@@ -80,10 +86,12 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
             left_out |= dict.fromkeys(names, reason)
             continue
         for trajectory, advantage in zip(group.trajectories_G, advantages_G, strict=True):
-            sequences += training_sequences(trajectory, advantage)
+            sequences += training_sequences(trajectory, advantage, observed=config.observation_loss_coef > 0)
     if not has_any and not config.kl_penalty_coef:
         left_out = dict.fromkeys(advantages, NO_SIGNAL) | left_out
         sequences = []
+    if config.observation_loss_coef:
+        sequences += only_observing(groups_P, {sequence.trial_name for sequence in sequences})
     metrics = _metrics(groups_P, treated_P, sequences, config)
     rewards = {t.trial_name: t.reward for g in treated_P for t in g.trajectories_G if t.reward is not None}
     masked = tuple(t.trial_name for g in groups_P for t in g.trajectories_G if t.trial_name not in rewards)
@@ -157,7 +165,10 @@ def _metrics(
     reasons = [_reason(group, config) for group in treated_P]
     trained = {sequence.trial_name for sequence in sequences_D}
     unique = sum(
-        t.n_unique_tokens - t.n_side_tokens for g in treated_P for t in g.trajectories_G if t.trial_name in trained
+        t.n_unique_tokens - t.n_side_tokens
+        for g in graded_P
+        for t in (*g.trajectories_G, *g.lost)
+        if t.trial_name in trained
     )
     masked = sum(len(g.trajectories_G) - len(t.trajectories_G) for g, t in zip(graded_P, treated_P, strict=True))
     return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from harbortrainer.learning.trajectory import Trajectory
+from harbortrainer.learning.trajectory import Role, Trajectory
 from harbortrainer.stats import known, ratio
 
 
@@ -23,15 +23,20 @@ class TrainingSequence:
     mask_T: np.ndarray  # bool: sampled by the policy
     logprobs_T: np.ndarray  # float32, of the sampling policy; 0 where not sampled
     advantages_T: np.ndarray  # float32; 0 where not sampled
+    observed_T: np.ndarray | None = None  # float32 weights of what the environment answered as targets; None = none are
+    acts: bool = True  # False: only its observations teach
 
     def with_advantages(self, advantages_T: np.ndarray) -> "TrainingSequence":
         return replace(self, advantages_T=np.where(self.mask_T, advantages_T, 0).astype(np.float32))
 
 
-def training_sequences(trajectory: Trajectory, advantage: float | np.ndarray) -> list[TrainingSequence]:
+def training_sequences(
+    trajectory: Trajectory, advantage: float | np.ndarray, *, observed: bool = False, acts: bool = True
+) -> list[TrainingSequence]:
     """One sequence for each segment with sampled tokens but the side segments.
 
-    `advantage`: the trajectory's, or an array of its turns'.
+    `advantage`: the trajectory's, or an array of its turns'. `observed`: what the environment answered is a target too,
+    each token with weight 1.
     """
     advantages = np.broadcast_to(advantage, len(trajectory.turns))
     sequences = []
@@ -40,6 +45,7 @@ def training_sequences(trajectory: Trajectory, advantage: float | np.ndarray) ->
         mask: list[bool] = []
         logprobs: list[float] = []
         of_tokens: list[float] = []
+        roles = bytearray()
         for turn, own in zip(trajectory.turns, advantages.tolist(), strict=True):
             if turn.segment != segment:
                 continue
@@ -48,21 +54,25 @@ def training_sequences(trajectory: Trajectory, advantage: float | np.ndarray) ->
             mask += [False] * len(new) + [True] * len(sampled)
             logprobs += [0.0] * len(new) + list(turn.logprobs_T)
             of_tokens += [0.0] * len(new) + [own] * len(sampled)
+            roles += (turn.roles_T or bytes(len(new))) + bytes(len(sampled))
         if any(mask):
             mask_T = np.array(mask, np.bool_)
             floats = (np.array(logprobs, np.float32), np.array(of_tokens, np.float32))
             arrays = (np.array(tokens, np.int32), mask_T, *floats)
-            sequences.append(TrainingSequence(trajectory.trial_name, *arrays))
+            targets = (np.frombuffer(roles, np.uint8) == Role.ENVIRONMENT).astype(np.float32) if observed else None
+            sequences.append(TrainingSequence(trajectory.trial_name, *arrays, targets, acts))
     return sequences
 
 
 def digest(sequences_D: Sequence[TrainingSequence]) -> str:
-    """Shortened SHA-256 of the datums in order: names, ids, masks, logprobs and advantages."""
+    """Shortened SHA-256 of the datums in order: names, ids, masks, logprobs, advantages, observations as targets."""
     sha = hashlib.sha256()
     for sequence in sequences_D:
         sha.update(f"{sequence.trial_name} {len(sequence.tokens_T)}\n".encode())
         for array in (sequence.tokens_T, sequence.mask_T, sequence.logprobs_T, sequence.advantages_T):
             sha.update(np.ascontiguousarray(array).tobytes())
+        if sequence.observed_T is not None:
+            sha.update(sequence.observed_T.tobytes() + bytes([sequence.acts]))
     return sha.hexdigest()[:16]
 
 
@@ -112,7 +122,7 @@ def apply_kl_penalty(
     mean = mean_log_ratio(sequences_D, reference_D)
     baseline = mean if centred else 0.0
     penalised = [
-        s.with_advantages(s.advantages_T + coefficient * (baseline - ratio))
+        s.with_advantages(s.advantages_T + coefficient * (baseline - ratio)) if s.acts else s
         for s, ratio in zip(sequences_D, ratios_D, strict=True)
     ]
     return penalised, mean

@@ -8,6 +8,7 @@ import numpy as np
 
 from harbortrainer.config import Config
 from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.learning.observations import weighed
 from harbortrainer.learning.trajectory import TrialName
 
 
@@ -20,9 +21,10 @@ def normalize(
     sequence_mean:  mean over trajectories of the mean over a trajectory's sampled tokens  (GRPO, arXiv 2402.03300)
     token_sum:      the sum itself                             (Tinker's own convention)
     """
-    tokens = Counter({s.trial_name: 0 for s in sequences_D})
+    tokens = Counter({s.trial_name: 0 for s in sequences_D if s.acts})
     for sequence in sequences_D:
-        tokens[sequence.trial_name] += int(sequence.mask_T.sum())
+        if sequence.acts:
+            tokens[sequence.trial_name] += int(sequence.mask_T.sum())
     total = max(tokens.total(), 1)
 
     def divisor(sequence: TrainingSequence) -> float:
@@ -30,13 +32,14 @@ def normalize(
             return total
         return len(tokens) * tokens[sequence.trial_name] if loss_norm == "sequence_mean" else 1.0
 
-    return [s.with_advantages(s.advantages_T / divisor(s)) for s in sequences_D]
+    return [s.with_advantages(s.advantages_T / divisor(s)) if s.acts else s for s in sequences_D]
 
 
 def optimizer_batches(
     sequences_D: Sequence[TrainingSequence], config: Config, step: int, left_out: Collection[str] = ()
 ) -> list[list[TrainingSequence]]:
-    """The sequences of each optimizer step of the batch `step`: seeded minibatches, normalized by `loss_norm`.
+    """The sequences of each optimizer step of the batch `step`: seeded minibatches, normalized by `loss_norm`, and
+    their observations by `observation_loss_coef`.
 
     For a `loss` of the user's they have whole groups, and advantages as they are.
 
@@ -46,7 +49,7 @@ def optimizer_batches(
     parts = minibatches(sequences_D, config.num_substeps, rng, whole_groups=config.loss is not None)
     kept = [[sequence for sequence in part if sequence.trial_name not in left_out] for part in parts]
     norm = config.loss_norm if config.loss is None else "token_sum"
-    return [normalize(part, norm) for part in kept if part]
+    return [weighed(normalize(part, norm), config.observation_loss_coef) for part in kept if part]
 
 
 def minibatches(

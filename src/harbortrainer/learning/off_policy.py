@@ -9,6 +9,7 @@ from harbortrainer.learning.datums import TrainingSequence, trainer_log_ratios
 from harbortrainer.learning.trajectory import TrajectoryGroup
 
 CAP = 2.0  # the largest probability ratio of importance_sampling; a trial beyond it in the mean is not learned from
+TINY = 1e-12  # probabilities of 0 and 1 have no logarithm
 
 
 def staleness_metrics(groups_P: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
@@ -45,6 +46,28 @@ def ratio_metrics(
         "off_policy/effective_sample_size": float(ratios.sum() ** 2 / (len(ratios) * np.square(ratios).sum())),
         "off_policy/clipped_fraction": float(np.mean((ratios < low) | (ratios > high))),
     }
+
+
+def within_divergence(
+    sequences_D: Sequence[TrainingSequence], current_D: Sequence[np.ndarray], divergence: str, threshold: float
+) -> tuple[list[TrainingSequence], float]:
+    """The sequences for importance_sampling as DPPO has it, and the share of sampled tokens that get no gradient.
+
+    DPPO (arXiv 2602.04879), binary form: p is the sampled token's probability under the weights in training
+    (`current_D`, N natural logs a sequence), q under those that sampled it.
+    tv: D = |p - q|    kl: D = q log(q / p) + (1 - q) log((1 - q) / (1 - p))
+    The loss is -(p / q) * A, without a token where D > threshold and the step would move p further from q: A > 0 and
+    p > q, or A < 0 and p < q. Such a token stays in the divisor of `loss_norm`.
+    """
+    kept: list[TrainingSequence] = []
+    masked = 0
+    for sequence, current in zip(sequences_D, current_D, strict=True):
+        p, q = (np.clip(np.exp(logs.astype(np.float64)), TINY, 1 - TINY) for logs in (current, sequence.logprobs_T))
+        distance = np.abs(p - q) if divergence == "tv" else q * np.log(q / p) + (1 - q) * np.log((1 - q) / (1 - p))
+        beyond = sequence.mask_T & (distance > threshold) & (sequence.advantages_T * (p - q) > 0)
+        masked += int(beyond.sum())
+        kept.append(sequence.with_advantages(np.where(beyond, 0, sequence.advantages_T)))
+    return kept, masked / max(1, sum(int(s.mask_T.sum()) for s in sequences_D))
 
 
 def truncated(

@@ -6,7 +6,7 @@ Suffixes: `_T` tokens, `_G` members of a group, `_P` problems (groups of a batch
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Literal
 
 import numpy as np
@@ -79,6 +79,15 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
 
 
+class Role(IntEnum):
+    """Who wrote a token that was not sampled. A token with parts of several has the lowest."""
+
+    TEMPLATE = 0  # headers and ends of messages, declared tools; also what is not known
+    HARNESS = 1  # instructions, its own words, and in a first prompt everything said before
+    ENVIRONMENT = 2  # in answer to an action
+    USER = 3  # simulated
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One sampled completion.
@@ -96,8 +105,11 @@ class Turn:
     truncated: bool = False  # stopped by max_tokens, not by a stop token
     seconds: float = 0.0  # wall time of the sampling call
     text: str = ""  # the input of the agent's parser
+    roles_T: bytes = b""  # a `Role` for each of new_tokens_T; empty = not known, of a run from before
 
     def __post_init__(self) -> None:
+        if len(self.roles_T) not in (0, len(self.new_tokens_T)):
+            raise ValueError(f"turn has {len(self.new_tokens_T)} new tokens but {len(self.roles_T)} roles")
         if len(self.completion_tokens_T) != len(self.logprobs_T):
             raise ValueError(
                 f"turn has {len(self.completion_tokens_T)} sampled tokens but {len(self.logprobs_T)} logprobs"

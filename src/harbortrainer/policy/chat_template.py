@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from harbortrainer.config import ToolFormat
 from harbortrainer.errors import UserError
+from harbortrainer.policy.roles import Offsets, Prompt, roles_of, written_by
 from harbortrainer.policy.special_strings import ASSISTANT, THINK_CLOSE, THINK_OPEN, SpecialStrings, with_strings
 from harbortrainer.policy.tool_form import MARKER, PROBE, call_form_of_hermes, find_form, json_arguments, takes_greeting
 from harbortrainer.policy.tools import CallForm, Message, Tool, hermes
@@ -66,6 +67,7 @@ class ChatTemplate:
                 "use a model that has the file"
             )
         self._special = SpecialStrings(tokenizer)
+        self._offsets = Offsets(tokenizer)
         self._hermes = tool_format == "hermes"
         # A template without the switch ignores it; the renderer then has to say "none".
         has_switch = "enable_thinking" in str(tokenizer.chat_template)
@@ -118,6 +120,10 @@ class ChatTemplate:
         return split_thinking(self._plain_text(self._encode(text)), opened=False).text
 
     def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """The ids of `opening`."""
+        return self.opening(messages, tools).ids
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
         """Token ids of a whole conversation and the header of the next answer. Special strings in it become text.
 
         `tools` are declared to the model. A greeting before the first user message goes into the system message where
@@ -125,18 +131,21 @@ class ChatTemplate:
         """
         if _greets(messages) and not takes_greeting(self._render, tools):
             messages = _greeting_moved(messages)
-        shown, declared, hidden = self._hidden(messages, tools)
-        return self._encode(self._render(shown, declared), hidden)
+        return self._prompt(self._render, messages, tools, answers=False)
 
     def continuation(self, new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        """The ids of `following`."""
+        return self.following(new, tools).ids
+
+    def following(self, new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
         """Ids from the end of an answer to the end of the next answer's header; the first ends the answer's turn.
 
         `new`: the text of a user message, or the messages after the answer, rendered together. Special strings in them
         become text.
         """
         messages = [{"role": "user", "content": new}] if isinstance(new, str) else new
-        shown, declared, hidden = self._hidden(messages, tools if tools and self._tools_return else ())
-        return self._encode(self._after_answer(shown, declared), hidden)
+        declared = tools if tools and self._tools_return else ()
+        return self._prompt(self._after_answer, messages, declared, answers=True)
 
     def special_strings(self, content: str, role: str = "user") -> int:
         """Number of special strings in a message, which are encoded as text."""
@@ -155,10 +164,14 @@ class ChatTemplate:
         return self._special.total([_clean(message) for message in messages], [_clean(tool) for tool in tools])
 
     def join(self, completion_T: Sequence[int], new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """The continuation after this completion, without the turn's end if the completion ends with it."""
-        ids = self.continuation(new, tools)
+        """The ids of `joined`."""
+        return self.joined(completion_T, new, tools).ids
+
+    def joined(self, completion_T: Sequence[int], new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
+        """What follows this completion, without the turn's end if the completion ends with it."""
+        prompt = self.following(new, tools)
         ended = self.turn_end is not None and bool(completion_T) and completion_T[-1] == self.turn_end
-        return ids[1:] if ended else ids
+        return prompt.without_first() if ended else prompt
 
     def completion(self, text: str, thinking: str = "") -> list[int]:
         """Ids that a policy would sample to answer with `text`; the last one ends the turn. Without thoughts in the
@@ -247,11 +260,22 @@ class ChatTemplate:
         except (TemplateError, TypeError) as error:
             raise UserError(f"model_name={self._model}: the chat template refuses a conversation: {error}") from error
 
-    def _encode(self, text: str, hidden: Sequence[str] | None = None) -> list[int]:
-        """`hidden`: special strings of the contents, for which `text` has stand-ins; None = they have none."""
-        if hidden is None:
-            return self.tokenizer.encode(text, add_special_tokens=False)
-        return self._special.encode(text, hidden)
+    def _prompt(
+        self, render: Callable[..., str], messages: Sequence[Message], tools: Sequence[Tool], *, answers: bool
+    ) -> Prompt:
+        """Ids and roles of the messages as `render` writes them; `answers`: they follow an action."""
+
+        def text_of(messages: Sequence[Message]) -> tuple[str, bool]:
+            shown, declared, hidden = self._hidden(messages, tools)
+            text = render(shown, declared)
+            return (text, False) if hidden is None else (self._special.named(text, hidden), True)
+
+        text, named = text_of(messages)
+        ids, offsets = self._special.with_offsets(text) if named else self._offsets.encode(text)
+        return Prompt(ids, roles_of(offsets, written_by(text, messages, lambda ones: text_of(ones)[0], answers)))
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
 
 def _cleaned(message: Message) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from harbortrainer.learning.trajectory import Turn
+from harbortrainer.learning.trajectory import Role, Turn
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.roles import Prompt, Written
 from harbortrainer.policy.sample import History
 from harbortrainer.policy.sampler import Sample, Sampler, SamplingError
 from harbortrainer.policy.tools import BARE, CallForm, Message, Signatures, Tool, ToolCall, parse, signatures
@@ -65,13 +66,13 @@ class Answer:
 
 
 def user(text: str) -> Message:
-    """A message of the user, for `Conversation.ask`."""
-    return {"role": "user", "content": text}
+    """A message of the simulated user, for `Conversation.ask`."""
+    return {"role": "user", "content": Written.by(Role.USER, text)}
 
 
-def result(text: str) -> Message:
-    """What one tool returned, for `Conversation.ask`."""
-    return {"role": "tool", "content": text}
+def result(text: str, by: Role = Role.ENVIRONMENT) -> Message:
+    """What one tool returned, or the harness says in its place, for `Conversation.ask`."""
+    return {"role": "tool", "content": Written.by(by, text)}
 
 
 def said(answer: Answer) -> Message:
@@ -149,11 +150,11 @@ class Conversation:
         with self.clocked():
             if self.segments:
                 segment = self.segments[-1]
-                new_T = self.template.join(segment.last_completion_T, messages, self._tools)
+                new = self.template.joined(segment.last_completion_T, messages, self._tools)
             else:
-                segment, new_T = Segment(), self.template.first_prompt(messages, self._tools)
+                segment, new = Segment(), self.template.opening(messages, self._tools)
         history = History([*self._asked_so_far, *messages], self._tools)
-        turn = await self.extend(segment, new_T, history=history)
+        turn = await self.extend(segment, new, history=history)
         with self.clocked():
             declared = self._tools if len(self.turns) == 1 else ()
             self.special_strings += self.template.strings_hidden(messages, declared)
@@ -164,19 +165,19 @@ class Conversation:
     async def extend(
         self,
         segment: Segment,
-        new_T: Sequence[int],
+        new: Prompt,
         *,
         most: int | None = None,
         history: History | None = None,
     ) -> Turn:
-        """Sample the answer to the segment's ids and `new_T`. Raises ContextFull, SamplingError.
+        """Sample the answer to the segment's ids and those of `new`. Raises ContextFull, SamplingError.
 
         Both ids are stored only with the answer. `most`: tokens of this answer, where fewer than max_tokens.
         `history`: the same prompt as messages. Several segments may be extended at once.
         """
         if self.fault is not None:
             raise self.fault
-        prompt_T = [*segment.tokens_T, *new_T]
+        prompt_T = [*segment.tokens_T, *new.ids]
         max_tokens = self._fitting(len(prompt_T), min(most or self.max_tokens, self.max_tokens))
         self._listener.asked()
         try:
@@ -194,7 +195,7 @@ class Conversation:
             raise
         self._listener.answered(len(sample.tokens_T))
         with self.clocked():
-            return self._record(segment, prompt_T, new_T, sample)
+            return self._record(segment, prompt_T, new, sample)
 
     def lost(self) -> float:
         """Seconds so far in which it waited for a server that could not answer: they are not the policy's."""
@@ -236,13 +237,14 @@ class Conversation:
             raise ContextFull(f"the prompt has {prompt_tokens} tokens and context_limit is {self.context_limit}")
         return 1 << (room.bit_length() - 1) if self._sampler.powers_of_two else room
 
-    def _record(self, segment: Segment, prompt_T: list[int], new_T: Sequence[int], sample: Sample) -> Turn:
+    def _record(self, segment: Segment, prompt_T: list[int], new: Prompt, sample: Sample) -> Turn:
         if segment.index < 0:
             segment.index = len(self.segments)
             self.segments.append(segment)
         turn = Turn(
             segment=segment.index,
-            new_tokens_T=tuple(new_T),
+            new_tokens_T=tuple(new.ids),
+            roles_T=new.roles,
             completion_tokens_T=sample.tokens_T,
             logprobs_T=sample.logprobs_T,
             weights_version=sample.version,

@@ -132,6 +132,11 @@ def _typing(analysis: str, typed: Sequence[Statement]) -> str:
 
 def _answer(analysis: str, plan: str, *typed: Statement, complete: bool = False) -> str:
     commands = [{"keystrokes": f"{statement.text}\n", "duration": statement.seconds} for statement in typed]
+    return terminus_answer(analysis, plan, commands, complete)
+
+
+def terminus_answer(analysis: str, plan: str, commands: Sequence[Mapping[str, Any]], complete: bool) -> str:
+    """The text of an answer of Terminus-2."""
     answer = {"analysis": analysis, "plan": plan, "commands": commands, "task_complete": complete}
     return json.dumps(answer, ensure_ascii=False)
 

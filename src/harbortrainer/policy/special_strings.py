@@ -121,10 +121,19 @@ class SpecialStrings:
 
     def encode(self, rendered: str, hidden: Sequence[str]) -> list[int]:
         """Ids of a rendered text: special strings in it are the template's, those of `hidden` are text."""
-        tokenizer, ids, own = self._private
+        return self.with_offsets(self.named(rendered, hidden))[0]
+
+    def named(self, rendered: str, hidden: Sequence[str]) -> str:
+        """The text as `with_offsets` takes it: special strings of the template with their secret names."""
+        own = self._private[2]
         text = self._anywhere.sub(lambda found: own[found[0]], rendered)
-        text = _HIDDEN_PATTERN.sub(lambda found: hidden[int(found[1])], text)
-        return [ids.get(token, token) for token in tokenizer.encode(text, add_special_tokens=False).ids]
+        return _HIDDEN_PATTERN.sub(lambda found: hidden[int(found[1])], text)
+
+    def with_offsets(self, named: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a text that `named` made, and the characters of it that each one stands for."""
+        tokenizer, ids, _ = self._private
+        found = tokenizer.encode(named, add_special_tokens=False)
+        return [ids.get(token, token) for token in found.ids], found.offsets
 
     @cached_property
     def _private(self) -> tuple["Tokenizer", dict[int, int], dict[str, str]]:

@@ -1,6 +1,6 @@
 """Harbor's LLM interface over a conversation with the policy."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -9,6 +9,7 @@ from harbor.llms.base import BaseLLM, ContextLengthExceededError, LLMResponse
 from harbor.models.metric import UsageInfo
 
 from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
+from harbortrainer.policy.roles import Prompt
 from harbortrainer.policy.sample import History
 
 Message = tuple[str, str]  # role, content
@@ -24,6 +25,7 @@ class TinkerLLM(Conversation, BaseLLM):
     # Filled in by the agent, as are `parse_failures`; read by the trial:
     stop_reason = ""
     deadline: float | None = None  # event loop time at which the agent has to stop, without what is lost
+    written: Callable[[str], str] = str  # the prompt as the agent knows it: with who wrote which part
 
     @cached_property
     def _histories(self) -> list[list[Message]]:
@@ -36,10 +38,10 @@ class TinkerLLM(Conversation, BaseLLM):
             raise self.fault
         history = _pairs(message_history)
         with self.clocked():
-            segment, new_T = self._next_prompt(history, prompt)
-        prompt_tokens = len(segment.tokens_T) + len(new_T)
+            segment, new = self._next_prompt(history, prompt)
+        prompt_tokens = len(segment.tokens_T) + len(new.ids)
         try:
-            turn = await self.extend(segment, new_T, history=History(_messages([*history, ("user", prompt)])))
+            turn = await self.extend(segment, new, history=History(_messages([*history, ("user", prompt)])))
         except ContextFull as error:
             raise ContextLengthExceededError(str(error)) from None
         with self.clocked():
@@ -68,12 +70,13 @@ class TinkerLLM(Conversation, BaseLLM):
     def get_model_output_limit(self) -> int:
         return self.max_tokens
 
-    def _next_prompt(self, history: list[Message], prompt: str) -> tuple[Segment, list[int]]:
-        """The segment to continue and the ids to add to it."""
+    def _next_prompt(self, history: list[Message], prompt: str) -> tuple[Segment, Prompt]:
+        """The segment to continue and what to add to it."""
         segment = self._segment_ending(history)
         if segment is not None:
-            return segment, self.template.join(segment.last_completion_T, prompt)
-        return Segment(), self.template.first_prompt(_messages([*history, ("user", prompt)]))
+            new = _messages([("user", self.written(prompt))])
+            return segment, self.template.joined(segment.last_completion_T, new)
+        return Segment(), self.template.opening(_messages([*history, ("user", prompt)]))
 
     def _segment_ending(self, history: list[Message]) -> Segment | None:
         if not history:

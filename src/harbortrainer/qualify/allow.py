@@ -3,13 +3,11 @@
 import json
 from pathlib import Path
 
-from harbortrainer.docker.allowed import ALLOWED_FILE, allow, allowed, outdated, refusal
+from harbortrainer.docker.allowed import ALLOWED_FILE, allow, allowed, outdated, refusal, thing_of
 from harbortrainer.errors import UserError, refuse
 from harbortrainer.qualify.arguments import AllowArgs
 from harbortrainer.rollout.grading import CAUSES
 from harbortrainer.tasks.folders import looks_like_task
-
-_PROCESS = "process "  # begins the name of one in CAUSES
 
 
 async def allow_things(args: AllowArgs) -> int:
@@ -50,7 +48,7 @@ def _of_trial(folder: Path, task: Path) -> tuple[set[str], list[str]]:
         raise UserError(f"trial={folder}: cannot be read ({error}); give the folder of another trial") from None
     if of_task != task.name:
         raise UserError(f"trial={folder}: its task is {of_task}, not {task.name}; give a trial of this task")
-    things = {f"process:{one.removeprefix(_PROCESS)}" if one.startswith(_PROCESS) else one for one in names}
+    things = set(map(thing_of, names))
     wrong = {thing: why for thing in sorted(things) if (why := refusal(thing))}
     notes = [f"{thing} is left out: {why}" for thing, why in wrong.items()]
     if number > len(names):

@@ -6,10 +6,10 @@ from typing import Any
 import chz
 
 from harbortrainer.cli.output import JSON
-from harbortrainer.config import SETTINGS
+from harbortrainer.config import ABOVE_0_OR_AUTO, AUTO, SETTINGS, Auto
 from harbortrainer.setting import ABOVE_0, FROM_0, Setting, field
 
-_DIRS = "folders of Harbor task directories, or task directories; a,b or DIR DIR"
+_DIRS = "sources of Harbor tasks as tasks_dir takes them, or task directories; a,b or DIR DIR"
 
 
 def _same(name: str) -> Any:
@@ -21,7 +21,19 @@ def _same(name: str) -> Any:
 @chz.chz
 class ListArgs:
     dirs: tuple[str, ...] = field(doc=_DIRS)
+    tasks_include: tuple[str, ...] = _same("tasks_include")
+    tasks_exclude: tuple[str, ...] = _same("tasks_exclude")
     json: str | None = field(None, JSON)
+
+
+@chz.chz
+class BuildArgs(ListArgs):
+    n_parallel: int | Auto = field(AUTO, SETTINGS["n_parallel_builds"].doc, check=ABOVE_0_OR_AUTO)
+    images: str | None = _same("images")
+    base_images: str | None = _same("base_images")
+    images_gb: float | Auto = _same("images_gb")
+    outage_limit_sec: float = _same("outage_limit_sec")
+    environment_kwargs: dict[str, Any] = _same("environment_kwargs")
 
 
 @chz.chz
@@ -34,14 +46,25 @@ class SplitArgs(ListArgs):
 
 
 @chz.chz
+class CloseArgs:
+    a: str = field(doc="tasks to look at, named as in tasks_dir")
+    b: str = field(doc="tasks that they may be close to, such as a benchmark")
+    json: str | None = field(None, JSON)
+
+
+@chz.chz
 class CheckArgs(ListArgs):
     n_parallel: int = field(max(2, os.cpu_count() or 2), "trials at once", check=ABOVE_0)
+    sample: int = field(0, "tasks that have trials, drawn by chance; the others are read only; 0 = all", check=FROM_0)
     n_oracle: int = field(3, "fresh trials of the oracle, which all must earn 1", check=ABOVE_0)
     slow_build_sec: float = field(120.0, "seconds of an image build above which it warns", check=FROM_0)
     slow_trial_sec: float = field(300.0, "seconds of an oracle's trial above which it warns", check=FROM_0)
     trial_timeout_sec: float = _same("trial_timeout_sec")
     environment_type: str = _same("environment_type")
     environment_kwargs: dict[str, Any] = _same("environment_kwargs")
+    images: str | None = _same("images")
+    base_images: str | None = _same("base_images")
+    images_gb: float | Auto = _same("images_gb")
     quarantine: bool = field(False, "true = list the bad tasks in each folder's quarantine.txt")
     cache: bool = field(True, "false = ignore cached reports")
 
@@ -57,7 +80,7 @@ class GetArgs:
 class AllowArgs:
     task: str = field(doc="task directory")
     things: tuple[str, ...] = field(
-        (), "/PATH, /FOLDER/ with all that is below it, tcp:PORT, process:NAME; none of them = list what is allowed"
+        (), "/PATH, /FOLDER/ with all that is below it, tcp:PORT, unix:NAME, process:NAME; none = list what is allowed"
     )
     trial: str | None = field(None, "folder of a stored trial: allow what its causes.json names, too")
     remove: bool = field(False, "true = no longer allow the things; without any, nothing")

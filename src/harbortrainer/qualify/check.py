@@ -1,15 +1,17 @@
 """The command `tasks check`: qualifies tasks in parallel and caches each report by the task's content."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
+import random
 import sys
 import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -21,18 +23,20 @@ from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.config import AUTO, Config
 from harbortrainer.docker.allowed import allowed
 from harbortrainer.docker.cleaning import drain, reap
-from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.daemon import Daemon, call
 from harbortrainer.docker.host import DockerHost, RemoteHost
+from harbortrainer.docker.origins import bases_key, set_origins
 from harbortrainer.docker.preflight import check_docker
 from harbortrainer.docker.supply import builds_at_once
+from harbortrainer.docker.window import ImageWindow
 from harbortrainer.durable.files import cache_folder, replace_text
 from harbortrainer.durable.listed import Listed, quoted
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import quiet_harbor_log
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.commands import task_folders
-from harbortrainer.qualify.findings import Finding, Level, TaskReport
-from harbortrainer.qualify.qualify import qualify
+from harbortrainer.qualify.findings import UNSAMPLED, Finding, Level, TaskReport
+from harbortrainer.qualify.qualify import qualify, read
 from harbortrainer.qualify.trials import QualificationTrials
 from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.gates import Gates, n_containers
@@ -44,7 +48,7 @@ from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
 
 _LIMITS = ("trial_timeout_sec", "slow_build_sec", "slow_trial_sec")  # they decide findings, too
-_METHOD = 4  # raise it when a qualification changes what it finds
+_METHOD = 5  # raise it when a qualification changes what it finds
 
 
 class Cache:
@@ -86,7 +90,7 @@ class Cache:
 async def check(args: CheckArgs) -> int:
     """Exit status 1 when a task is bad. Raises UserError: a folder without tasks, or Docker cannot run the trials."""
     began = time.monotonic()
-    paths = task_folders(args.dirs)
+    paths = task_folders(args)
     reports = await qualify_all(paths, args)
     _note_duplicates(reports)
     if args.quarantine:
@@ -99,16 +103,26 @@ async def check(args: CheckArgs) -> int:
 
 async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[TaskReport]:
     """One report a task, in order, from the cache where it has one."""
+    set_origins(args.images, args.base_images)
     decide = {"n_oracle": args.n_oracle, "type": args.environment_type, **args.environment_kwargs}
     usual = settings(CheckArgs)
     decide |= {name: value for name in _LIMITS if (value := getattr(args, name)) != usual[name].default}
+    decide |= {"bases": key} if (key := bases_key()) else {}
     cache = Cache(cache_folder("tasks"), decide)
     known = {path: cache.get(path, digest(path)) for path in paths} if args.cache else {}
     missing = [path for path in paths if known.get(path) is None]
     if missing:
         cache.open()
-    made = dict(zip(missing, await _qualify(missing, args, _keeping(cache, len(missing))), strict=True))
+    drawn = sorted(random.Random(0).sample(missing, min(args.sample or len(missing), len(missing))))
+    made = dict(zip(drawn, await _qualify(drawn, args, _keeping(cache, len(drawn))), strict=True))
+    made |= {path: await asyncio.to_thread(_only_read, path) for path in missing if path not in made}
     return [made.get(path) or known[path] for path in paths]  # pyright: ignore[reportReturnType]
+
+
+def _only_read(path: Path) -> TaskReport:
+    report = read(path)
+    report.add(UNSAMPLED, Level.NOTE, "its files were read, and neither image nor verifier tried: sample=N")
+    return report
 
 
 def _keeping(cache: Cache, total: int) -> Callable[[TaskReport], None]:
@@ -136,8 +150,11 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskR
     run_id = f"check-{uuid.uuid4().hex[:8]}"
     one_by_one = asyncio.Semaphore(args.n_parallel)  # the first tasks end before the last begin
 
+    window = await asyncio.to_thread(ImageWindow, args.images_gb, run_id) if local else None
+    under_way = set[Path]()
+
     async def kept(path: Path) -> TaskReport:
-        async with one_by_one:
+        async with one_by_one, _within(window, path, under_way):
             report = await qualify(path, trials, args, building)
         keep(report)
         return report
@@ -157,6 +174,21 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskR
             if local:
                 await asyncio.to_thread(reap, run_id)
     return [task.result() for task in running]
+
+
+@contextlib.asynccontextmanager
+async def _within(window: ImageWindow | None, path: Path, under_way: set[Path]) -> AsyncIterator[None]:
+    """Make room for the images of a task, which stay within the block."""
+    if window is None or find_fault(path) is not None:
+        yield
+        return
+    under_way.add(path)
+    try:
+        with await call(window.hold, path):
+            await call(window.make_room, path, len(under_way), under_way, ())
+            yield
+    finally:
+        under_way.discard(path)
 
 
 def _config(args: CheckArgs) -> Config:

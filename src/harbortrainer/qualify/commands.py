@@ -1,9 +1,10 @@
-"""The commands `tasks list`, `show`, `split` and `get`: describe and fetch tasks without running them."""
+"""The commands `tasks list`, `show`, `split`, `close` and `get`: describe and fetch tasks without running them."""
 
 import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.docker.inventory import missing_images, missing_note
 from harbortrainer.durable.facts import unchanging
 from harbortrainer.errors import UserError
-from harbortrainer.qualify.arguments import GetArgs, ListArgs, SplitArgs
+from harbortrainer.qualify.arguments import CloseArgs, GetArgs, ListArgs, SplitArgs
 from harbortrainer.qualify.findings import fetches
+from harbortrainer.tasks.close import close
 from harbortrainer.tasks.fetch import DATASET, DIGESTS, check_digests, fetch_dataset
 from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, read_quarantine, read_settings
-from harbortrainer.tasks.sources import with_families
+from harbortrainer.tasks.sources import chosen_names, find_sources, load_sources, with_families
 from harbortrainer.tasks.split import families, families_note, split_record, split_tasks
-from harbortrainer.tasks.task import Task
+from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import identify
 
 _SHORT = 12  # digits of a digest in a table
@@ -30,7 +32,7 @@ _SHORT = 12  # digits of a digest in a table
 async def list_tasks(args: ListArgs) -> int:
     """Print a row a task: fault or quarantine, family, digest, metadata; then which images Docker lacks."""
     with unchanging():
-        rows = [_row(path) for path in task_folders(args.dirs)]
+        rows = [_row(path) for path in task_folders(args)]
         image_lines = await asyncio.to_thread(_add_images, rows)
         family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
     for row in rows:
@@ -45,7 +47,7 @@ async def list_tasks(args: ListArgs) -> int:
 async def show_tasks(args: ListArgs) -> int:
     """Print settings, instruction and identity of each task."""
     shown = []
-    for path in task_folders(args.dirs):
+    for path in task_folders(args):
         identity = identify(Task(path.name, path, digest(path)))
         instruction = path / "instruction.md"
         text = instruction.read_text(errors="replace") if instruction.is_file() else ""
@@ -63,7 +65,7 @@ async def split(args: SplitArgs) -> int:
     """Print the split that a run with these settings would have."""
     if bool(args.eval_split) == bool(args.eval_tasks):
         raise UserError("eval_split, eval_tasks: give one of the two")
-    tasks = [Task(path.name, path, digest(path)) for path in task_folders(args.dirs)]
+    tasks = [Task(path.name, path, digest(path)) for path in task_folders(args)]
     tasks = with_families(tasks, args.family)
     twice = [name for name, count in Counter(task.name for task in tasks).items() if count > 1]
     if twice:
@@ -80,6 +82,17 @@ async def split(args: SplitArgs) -> int:
         _table(("name", "side", "family"), rows)
         print(*families_note(tasks, args.family), f"{len(sides[0])} training tasks, {len(sides[1])} held out", sep="\n")
     return 0
+
+
+async def list_close(args: CloseArgs) -> int:
+    """Print the tasks of A that are close to tasks of B. Exit status: 1 = there are some. Raises UserError."""
+    with unchanging():
+        tasks, others = (load_sources(find_sources(given)) for given in (args.a, args.b))
+        found = close(tasks, others)
+    if not give_json(json.dumps(list(map(asdict, found)), indent=2), args.json):
+        _table(("name", "other", "why"), list(map(asdict, found)))
+        print(f"{len(found)} of {len(tasks)} tasks are close to one of {len(others)}")
+    return int(bool(found))
 
 
 async def get(args: GetArgs) -> int:
@@ -117,17 +130,23 @@ def needs(folder: Path) -> list[str]:
     return lines
 
 
-def task_folders(dirs: Sequence[str]) -> list[Path]:
-    """Task folders; each of `dirs` is a folder of tasks or a task. Raises UserError for one without a task."""
+def task_folders(args: ListArgs) -> list[Path]:
+    """Folders of the tasks that the arguments name: tasks, and sources as a run takes them. Raises UserError."""
     found: dict[Path, None] = {}
-    for given in (part for name in dirs for part in name.split(",") if part):
-        folder = Path(given).expanduser()
-        if not folder.is_dir():
-            raise UserError(f"{given}: no such folder; give a folder of Harbor task directories, or one task")
-        inside = [folder] if looks_like_task(folder) else [p for p in sorted(folder.iterdir()) if looks_like_task(p)]
-        if not inside:
-            raise UserError(f"{given}: no Harbor task in it; each is a folder with task.toml and instruction.md")
-        found |= dict.fromkeys(path.resolve() for path in inside)
+    given = {part: Path(part).expanduser() for name in args.dirs for part in name.split(",") if part}
+    alone = [folder for folder in given.values() if looks_like_task(folder)]
+    others = [str(folder) if folder.is_dir() else part for part, folder in given.items() if folder not in alone]
+    sources = find_sources(",".join(others)) if others else []
+    for source in sources:
+        if source.venue != FOLDERS:
+            raise UserError(f"{source.given}: has conversations, not folders of Harbor tasks; give one of these")
+    for source, names in chosen_names(sources, args.tasks_include, args.tasks_exclude).items():
+        if not names:
+            raise UserError(f"{source.given}: no Harbor task in it; each is a folder with task.toml and instruction.md")
+        found |= dict.fromkeys((Path(source.path) / name).resolve() for name, wanted in names.items() if wanted)
+    found = dict.fromkeys(folder.resolve() for folder in alone) | found
+    if not found:
+        raise UserError(f"tasks_exclude={','.join(args.tasks_exclude)}: leaves no task")
     return list(found)
 
 

@@ -9,11 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from harbortrainer.commands import command
+from harbortrainer.docker.allowed import thing_of
 from harbortrainer.qualify.attacks import WORK_ATTACKS
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.rollout.outcome import COULD_NOT_INSTALL, code, fetching, scripts
 
 NETWORK = "not checked: network, disk or daemon"  # of a build that may succeed later: no verdict, and not cached
+UNSAMPLED = "not checked: trials"  # of a task that is not in the sample
 HOLLOW = "hollow work"
 STATIC = {"empty work", "imported work"}  # the same in files that the tests' text names
 SHOWN = 3  # names in a detail
@@ -54,7 +56,7 @@ class TaskReport:
     @property
     def passing(self) -> bool:
         """Whether it says nothing about the task."""
-        return any(one.kind == NETWORK for one in self.findings)
+        return any(one.kind in (NETWORK, UNSAMPLED) for one in self.findings)
 
     @property
     def reason(self) -> str:
@@ -141,7 +143,7 @@ def judge_stranger(task: Path, unasked: Sequence[str]) -> list[Finding]:
     if not unasked:
         return []
     names = [one.encode("unicode_escape").decode("ascii") for one in unasked[:SHOWN]]
-    things = [one.replace("process ", "process:", 1) if one.startswith("process ") else one for one in names]
+    things = map(thing_of, names)
     more = f" (and {len(unasked) - SHOWN} more)" if len(unasked) > SHOWN else ""
     detail = (
         f"verification needs {', '.join(names)}{more}, which the instruction does not name: an honest trial that does "

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import math
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -13,16 +12,18 @@ from harbortrainer.docker.builds import ImageError
 from harbortrainer.docker.images import image_notes, images_of
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.arguments import CheckArgs
-from harbortrainer.qualify.attacks import BY_WORK, CODE, OF_TASK, files_below, scripts_of, together
+from harbortrainer.qualify.attacks import BY_WORK, CODE, files_below, scripts_of, together
 from harbortrainer.qualify.evidence import keep_output, why_not_built
 from harbortrainer.qualify.findings import NETWORK, Finding, Level, TaskReport
-from harbortrainer.qualify.trials import QualificationTrial, QualificationTrials
+from harbortrainer.qualify.static import judge_dead, static_findings
+from harbortrainer.qualify.trials import NO_OP, QualificationTrial, QualificationTrials
 from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.tasks.folders import digest, find_fault
 
 LEAST_BYTES = 20  # a shorter file may equal another one by chance
 REPEATS = 27  # of the verifier on oracles' states: with the first ones, a flakiness of 1 in 5 is missed once in 800
-NO_OP_REPEATS = 20
+NO_OP_REPEATS, FEW_REPEATS = 20, 2  # the latter without a solution, where flakiness cannot be told from no work
+UNPROVEN = "not checked: that it can be solved, that its verifier takes good work and is steady"
 GIVEN = "given "  # begins the line of a path that the image has
 UNWATCHED = (
     "verification runs beside the agent's work and is not watched here: what a policy changes of the programs that it "
@@ -30,27 +31,33 @@ UNWATCHED = (
 )
 
 
+def read(task: Path) -> TaskReport:
+    """A report on what is found without a container. Blocks."""
+    report = TaskReport(task.name, str(task), digest(task))
+    if fault := find_fault(task):
+        report.add("format", Level.ERROR, fault)
+    else:
+        report.findings += static_findings(task)
+    return report
+
+
 async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, building: asyncio.Semaphore) -> TaskReport:
     """A report; a broken format or build, a failing oracle or a passing no-op ends the qualification early."""
-    report = TaskReport(task.name, str(task), await asyncio.to_thread(digest, task))
-    if fault := await asyncio.to_thread(find_fault, task):
-        report.add("format", Level.ERROR, fault)
+    report = await asyncio.to_thread(read, task)
+    if report.bad or not await _build(report, task, trials, args, building):
         return report
-    if not await _build(report, task, trials, args, building):
-        return report
-    report.findings += findings.fetches(task)
+    report.findings += (fetches := findings.fetches(task))
     fresh: Sequence[QualificationTrial] = ()
     if not (task / "solution").is_dir() and not list(task.glob("steps/*/solution")):
-        report.add("no solution", Level.WARNING, "there is no oracle to prove that the task can be solved")
-    elif not (fresh := await _oracle(report, task, trials, args)):
+        report.add("no solution", Level.WARNING, UNPROVEN)
+    elif not (fresh := await _oracle(report, task, trials, args, offline=not fetches)):
         return report
-    if not (watched := trials.is_watched(task)):
+    if not trials.is_watched(task):
         report.add("not watched", Level.WARNING, UNWATCHED)
-    if await _no_op(report, task, trials, fresh[-1].unasked if fresh else ()):
+    if await _no_op(report, task, trials, fresh):
         no_op, work = report.no_op or 0.0, fresh[0].work if fresh else {}
         rewards = await _attack(task, trials, no_op, work)
-        warned = BY_WORK if watched else rewards.keys() - OF_TASK
-        report.findings += findings.judge_attacks(rewards, no_op, warned, work)
+        report.findings += findings.judge_attacks(rewards, no_op, BY_WORK, work)
     return report
 
 
@@ -76,18 +83,18 @@ async def _build(
 
 
 async def _oracle(
-    report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs
+    report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs, *, offline: bool
 ) -> Sequence[QualificationTrial]:
     """Fresh trials of the oracle; () = the task is bad.
 
-    The first trial has no network where the environment can do that; where it fails, another one has. The last of
-    several has a task without a solution.
+    The first trial has no network where the environment can do that and no script fetches, which would only wait; where
+    it fails, another one has. The last of several has a task without a solution.
     """
     n_strangers = int(args.n_oracle > 1 and trials.is_watched(task))
     each = -(-REPEATS // (args.n_oracle - n_strangers))
-    first = await trials.oracle(task, repeats=each, offline=True)
+    first = await trials.oracle(task, repeats=each, offline=offline)
     online: QualificationTrial | None = None
-    if first.reward is None or first.reward < 1:
+    if offline and (first.reward is None or first.reward < 1):
         online = await trials.oracle(task, repeats=each)
     fresh = [online or first]
     if fresh[0].reward is not None and fresh[0].reward >= 1:
@@ -112,14 +119,19 @@ async def _with_output(report: TaskReport, found: list[Finding], fresh: Sequence
     return [replace(one, detail=f"{one.detail}; its output: {file}") for one in found]
 
 
-async def _no_op(report: TaskReport, task: Path, trials: QualificationTrials, unasked: Sequence[str]) -> bool:
+async def _no_op(
+    report: TaskReport, task: Path, trials: QualificationTrials, fresh: Sequence[QualificationTrial]
+) -> bool:
     """Run an agent that only searches for the tests and the solution, and for files that the solution changes."""
+    unasked = fresh[-1].unasked if fresh else ()
     script = f"{searching(task)}\n{existing(unasked)}"
-    trial = await trials.script(task, "no-op", script, repeats=NO_OP_REPEATS)
+    trial = await trials.script(task, NO_OP, script, repeats=NO_OP_REPEATS if fresh else FEW_REPEATS)
     given = {line.removeprefix(GIVEN) for line in trial.output.splitlines() if line.startswith(GIVEN)}
     report.findings += findings.judge_stranger(task, [one for one in unasked if one not in given])
     report.no_op = trial.reward
     report.findings += findings.judge_no_op(trial)
+    if not fresh and trial.reward is not None:
+        report.findings += judge_dead(trial.left.tests)
     if trial.cut:
         report.add("not searched", Level.WARNING, "the search for readable tests was not over after the agent's limit")
     if found := readable(task, trial.output):
@@ -140,22 +152,14 @@ async def _attack_together(
     task: Path, trials: QualificationTrials, no_op: float, group: str, scripts: Mapping[str, str]
 ) -> dict[str, float | None]:
     """Run a group's attacks in one trial; each on its own only if that trial earned something or was not graded."""
-    every = _earned(await trials.script(task, group, together(scripts.values()), repeats=0))
+    every = (await trials.script(task, group, together(scripts.values()), repeats=0)).reward
     if every is not None and every <= no_op:
         return {}
     alone = await asyncio.gather(*(trials.script(task, "attack", one, repeats=0) for one in scripts.values()))
-    rewards = dict(zip(scripts, map(_earned, alone), strict=True))
+    rewards = {kind: trial.reward for kind, trial in zip(scripts, alone, strict=True)}
     if any(reward is not None and reward > no_op for reward in rewards.values()) or every is None:
         return rewards
     return {f"{' and '.join(scripts)} together": every}
-
-
-def _earned(trial: QualificationTrial) -> float | None:
-    """The largest reward of all verifications: a process that keeps writing rewards may miss some of them."""
-    if trial.reward is None:
-        return None
-    again = [value for value in map(findings.reward_of, trial.repeats) if not math.isnan(value)]
-    return max([trial.reward, *again])
 
 
 def searching(task: Path) -> str:

@@ -23,7 +23,6 @@ MOST_WORK = 500  # files; of more, those in the highest folders are looked at
 _FOLDER = EnvironmentPaths.verifier_dir
 _AGAIN = """cd {folder} && rm -f reward.txt reward.json; cd - > /dev/null
 ({script}) > /dev/null 2>&1 < /dev/null
-sleep {pause}
 printf 'reward '; if [ -f {folder}/reward.json ]; then tr -d '\\n' < {folder}/reward.json
 elif [ -f {folder}/reward.txt ]; then tr -d '\\n' < {folder}/reward.txt; fi; echo"""
 
@@ -42,24 +41,19 @@ async def cut_network(environment: BaseEnvironment) -> None:
 
 
 class RepeatedVerifier(GradingVerifier):
-    """Runs the verifier again up to `repeats` times, within `seconds`; the task's own limit bounds the first run.
-
-    `pause`: seconds before each reward is read, so that a process that rewrites it gets to run on a busy machine.
-    """
+    """Runs the verifier again up to `repeats` times, within `seconds`; the task's own limit bounds the first run."""
 
     def __init__(
         self,
         *args: Any,
         repeats: int = 0,
         seconds: float = 0.0,
-        pause: float = 0.0,
         offline: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._repeats = repeats
         self._seconds = seconds
-        self._pause = pause
         self._offline = offline
 
     @override
@@ -71,7 +65,7 @@ class RepeatedVerifier(GradingVerifier):
         result = await super().verify()
         script = self.task.paths.discovered_test_path_for(self.environment.os)
         if self._repeats and script is not None and not self.task.config.steps:
-            each = time.monotonic() - began + self._pause
+            each = time.monotonic() - began
             number = min(self._repeats, int(self._seconds / max(each, 0.001)))
             found = {"rewards": await self._again(script, number), "work": await self._work()}
             (self.trial_paths.trial_dir / REPEATS_FILE).write_text(json.dumps(found))
@@ -89,7 +83,7 @@ class RepeatedVerifier(GradingVerifier):
     async def _again(self, script: Path, repeats: int) -> list[str]:
         """Rewards of the repeats, all run by one command; a time-out gives one repeat without a reward."""
         inside = EnvironmentPaths.tests_dir / script.relative_to(self.task.paths.tests_dir).as_posix()
-        once = _AGAIN.format(folder=_FOLDER, script=shlex.quote(str(inside)), pause=self._pause)
+        once = _AGAIN.format(folder=_FOLDER, script=shlex.quote(str(inside)))
         environment = {**self.task.config.verifier.env, **(self.verifier_env or {}), **self.override_env}
         command = f"for i in $(seq {repeats}); do\n{once}\ndone"
         try:

@@ -37,10 +37,11 @@ from harbortrainer.rollout.trial import run_to_end
 
 ORACLE = "oracle"  # the kind of a trial that runs the task's solution
 STRANGER = "stranger"  # the same, where the task's folder has no solution
+NO_OP = "no-op"  # of one that does nothing
 OUTPUT, CUT = "output", "cut"  # keys of the context's metadata: a script's output; whether it was not over in time
 SCRIPT_SEC = 60  # for a script, where the task has no limit for agents
 _MOST_OUTPUT = 20_000  # characters
-REPEAT_SEC = 30.0  # for the repeats of one trial's verifier
+REPEAT_SEC = 15.0  # for the repeats of one trial's verifier
 _SLACK_SEC = 60.0
 
 
@@ -145,12 +146,10 @@ class QualificationTrials:
         agent = AgentConfig(import_path="harbortrainer.qualify.trials:TaskOracle", kwargs={"task_dir": str(task)})
         return await self._run(copy, agent, STRANGER, repeats=0)
 
-    async def script(
-        self, task: Path, kind: str, script: str, *, repeats: int, pause: float = 0.0
-    ) -> QualificationTrial:
+    async def script(self, task: Path, kind: str, script: str, *, repeats: int) -> QualificationTrial:
         options = {"script": script, "seconds": int(_task_config(task).agent.timeout_sec or SCRIPT_SEC)}
         agent = AgentConfig(import_path="harbortrainer.qualify.trials:ScriptAgent", kwargs=options)
-        return await self._run(task, agent, kind, repeats=repeats, pause=pause)
+        return await self._run(task, agent, kind, repeats=repeats)
 
     async def _run(self, task: Path, agent: AgentConfig, kind: str, **verifier: Any) -> QualificationTrial:
         """`verifier`: arguments of RepeatedVerifier."""
@@ -185,7 +184,7 @@ class QualificationTrials:
             await to_thread(adopt, folder / FOOTPRINT)
         if trial.reward is not None and trial.reward <= 0 and (cause := await to_thread(failed_install, task, folder)):
             trial = replace(trial, reward=None, fault=cause)
-        if trial.reward is None or (kind in (ORACLE, STRANGER) and trial.reward < 1):
+        if trial.reward is None or (kind in (ORACLE, STRANGER, NO_OP) and trial.reward < 1):
             left = await to_thread(read_evidence, folder)
             return replace(trial, left=left, why=why_failed(task, left, trial.fault, late=trial.cut))
         return trial

@@ -25,6 +25,7 @@ class ReplayArgs:
     outcome_policy: dict[str, Any] = field({}, "outcome_policy.OUTCOME=train, mask or a reward; others as in the run")
     loss_norm: LossNorm | None = field(None, RUN)
     num_substeps: int | None = field(None, RUN)
+    observation_loss_coef: float | None = field(None, RUN)
     kl_penalty_coef: float | None = field(None, f"0 = without the penalty; no other value can be replayed; {RUN}")
     loss_fn: LossFn | None = field(None, f"changes no datum, only the share that is clipped; {RUN}")
     clip_low_threshold: float | None = field(None, RUN)
@@ -48,7 +49,7 @@ def parse(argv: Sequence[str]) -> ReplayArgs:
 def changed(config: Config, args: ReplayArgs) -> Config:
     """The settings of a step, changed by `args`. Raises UserError for a change that cannot be replayed."""
     given = {name: value for name in SETTINGS if (value := getattr(args, name)) not in (None, {})}
-    if args.loss_fn == "importance_sampling":  # it has no thresholds
+    if args.loss_fn in ("importance_sampling", "dppo"):  # it has no thresholds
         given = dict.fromkeys(("clip_low_threshold", "clip_high_threshold")) | given
     policy = {**config.outcome_policy, **args.outcome_policy}
     refuse(outcome_problems(args.outcome_policy) or _impossible(config, args))

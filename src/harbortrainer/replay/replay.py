@@ -96,8 +96,8 @@ def numbers(rebuilt: Rebuilt, groups_P: Sequence[TrajectoryGroup]) -> dict[str, 
         "groups": float(len(groups_P)),
         "groups_with_signal": float(sum(signal)),
         "trials": float(len(trials)),
-        "tokens": float(sum(int(s.mask_T.sum()) for s in rebuilt.batch.sequences_D)),
-        "mean_abs_advantage": sum(abs(advantages[name]) for name in trials) / len(trials) if trials else 0.0,
+        "tokens": float(sum(int(s.mask_T.sum()) for s in rebuilt.batch.sequences_D if s.acts)),
+        "mean_abs_advantage": sum(abs(advantages.get(name, 0.0)) for name in trials) / len(trials) if trials else 0.0,
         "weight": float(sum(abs(s.advantages_T).sum(dtype=float) for part in rebuilt.parts for s in part)),
         "optimizer_steps": float(len(rebuilt.parts)),
         "datums": float(len(rebuilt.batch.sequences_D)),
@@ -118,7 +118,7 @@ def clipped(config: Config, gap: float | None, run_substeps: int) -> float | Non
     """
     settings = loss_settings(config)
     if settings is None:
-        return 0.0
+        return None if config.loss_fn == "dppo" else 0.0
     if gap is None or run_substeps > 1 or config.num_substeps > 1:
         return None
     inside = math.exp(gap) <= settings["clip_high_threshold"] and math.exp(-gap) >= settings["clip_low_threshold"]
@@ -144,7 +144,8 @@ def _datums(rebuilt: Rebuilt) -> dict[tuple[str, int], bytes]:
     seen: Counter[str] = Counter()
     datums: dict[tuple[str, int], bytes] = {}
     for sequence in (s for part in rebuilt.parts for s in part):
-        arrays = (sequence.tokens_T, sequence.mask_T, sequence.logprobs_T, sequence.advantages_T)
+        arrays = [sequence.tokens_T, sequence.mask_T, sequence.logprobs_T, sequence.advantages_T]
+        arrays += [] if sequence.observed_T is None else [sequence.observed_T]
         datums[sequence.trial_name, seen[sequence.trial_name]] = b"".join(array.tobytes() for array in arrays)
         seen[sequence.trial_name] += 1
     return datums

@@ -151,6 +151,7 @@ def tokens(
         shown.append(
             {
                 "seen": [words.setdefault(token, len(words)) for token in turn.new_tokens_T],
+                "roles": list(turn.roles_T),  # [] = not known, of a run from before
                 "sampled": [words.setdefault(token, len(words)) for token in turn.completion_tokens_T],
                 "logprobs": [round(value, 3) for value in turn.logprobs_T],
                 "ratios": ratios,

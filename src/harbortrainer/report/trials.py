@@ -101,7 +101,8 @@ def funnel(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
                 count[fate] += 1
     if updates := updates_that_count(records).values():
         too_far = sum(len(update.get("too_far", ())) for update in updates)
-        counts[TRAIN]["trained"] = sum(len(update["trials"]) for update in updates) - too_far
+        observing = sum(len(update.get("observing", ())) for update in updates)
+        counts[TRAIN]["trained"] = sum(len(update["trials"]) for update in updates) - observing - too_far
         counts[TRAIN]["masked"] = sum(len(update.get("masked", ())) for update in updates) + too_far
     return {kind: dict(count) for kind, count in counts.items()}
 
@@ -118,6 +119,8 @@ def _end(row: TrialRow, record: Mapping[str, Any]) -> None:
 def _train(rows: Mapping[str, TrialRow], record: Mapping[str, Any]) -> None:
     uses = dict.fromkeys(record.get("masked", ()), "masked") | dict.fromkeys(record.get("trials", ()), "trained")
     uses |= record.get("left_out", {}) | dict.fromkeys(record.get("too_far", ()), "too far from the policy")
+    for name in record.get("observing", ()):
+        uses[name] = f"{uses[name]}; its observations teach".removeprefix("trained; ")
     for name, advantage in record.get("advantages", {}).items():
         if name in rows:
             rows[name].advantage = advantage

@@ -14,6 +14,7 @@ from harbortrainer.harbor import boundary, without_litellm
 from harbortrainer.policy.chat_template import clean_text
 from harbortrainer.policy.clock import Clock
 from harbortrainer.policy.tinker_llm import TinkerLLM, live_llm
+from harbortrainer.rollout.shown import Shown
 
 with without_litellm():
     from harbor.agents.terminus_2.terminus_2 import Command, Terminus2
@@ -131,7 +132,9 @@ class TrainableTerminus2(Terminus2):
 
     @override
     async def _execute_commands(self, commands: list[Command], session: TmuxSession) -> tuple[bool, str]:
-        return False, self._limit_output_length(await self._terminal.take_turn(commands))
+        shown = Shown(await self._terminal.take_turn(commands), self._limit_output_length)
+        self._policy.written = shown.within
+        return False, shown.texts[0]
 
     @override
     async def _run_agent_loop(self, initial_prompt: str, chat: Chat, original_instruction: str = "") -> None:

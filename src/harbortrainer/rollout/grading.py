@@ -22,6 +22,7 @@ from harbor.verifier.verifier import (
 )
 
 from harbortrainer.docker.again import Again, Place
+from harbortrainer.docker.agent_phases import SETTLE_SEC, SETTLE_TRIES
 from harbortrainer.docker.archive import TooMuch
 from harbortrainer.docker.cause import Causes, is_made_anew
 from harbortrainer.docker.environment import DockerEngineEnvironment
@@ -53,7 +54,7 @@ def most_limits(config: TaskConfig) -> float:
     """Times a verifier's limit, for Harbor: for all verifications, and for the task's solution to run once for them."""
     steps = (step.verifier.timeout_sec for step in config.steps or ())
     least = min([config.verifier.timeout_sec, *(own for own in steps if own)])
-    return VERIFICATIONS + (config.agent.timeout_sec or SOLUTION_SEC) / least
+    return VERIFICATIONS + ((config.agent.timeout_sec or SOLUTION_SEC) + SETTLE_TRIES * SETTLE_SEC) / least
 
 
 class GradingVerifier(SafeVerifier):
@@ -113,7 +114,7 @@ class GradingVerifier(SafeVerifier):
         async with again.in_place(causes) as place, self._watched(place.environment) as sight:
             reward = await self._measured(contextlib.nullcontext(place))
         left = await self._causes(again, sight.seen, causes.unasked)
-        return -math.inf if left.processes or left.tampered or left.late else reward
+        return -math.inf if left.processes or left.tampered or left.late or left.sockets else reward
 
     @contextlib.asynccontextmanager
     async def _watched(self, environment: DockerEngineEnvironment) -> AsyncIterator[Sight]:

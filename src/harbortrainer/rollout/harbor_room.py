@@ -6,6 +6,7 @@ import gc
 import pkgutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 from harbortrainer.config import Config
@@ -74,7 +75,11 @@ class HarborRoom:
             only = bool(config.environment_kwargs.get(PREBUILT_ONLY))
             make = maker(self._docker, self._run_id, only, say)
             at_once = builds_at_once(config.n_parallel_builds)
-            supply = ImageSupply(make, at_once, config.outage_limit_sec, say, len(folders))
+            window = None  # hosts of a cluster keep all images, which they compare
+            if config.hosts == "none":
+                window = await in_daemon_thread(self._docker.window, config.images_gb, self._run_id)
+            works = partial(self._docker.network_works, run_id=self._run_id)
+            supply = ImageSupply(make, at_once, config.outage_limit_sec, say, len(folders), window, works)
             try:
                 network = in_daemon_thread(self._docker.open_network, folders)
                 await asyncio.gather(warm_up(config), network)

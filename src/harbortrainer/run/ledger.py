@@ -133,6 +133,7 @@ class Ledger:
         learned = {trial for part in updates for trial in part}
         too_far = [trial for trial in trials if trial not in learned]
         optional = {"masked": list(batch.masked), "left_out": batch.left_out, "too_far": too_far}
+        optional |= {"observing": batch.observing}  # of these trials only the observations teach
         record |= {name: value for name, value in optional.items() if value}
         if len(updates) > 1:
             record["updates"] = [list(part) for part in updates]
@@ -277,7 +278,7 @@ class Ledger:
 
     def _add(self, record: Mapping[str, Any], sign: int) -> None:
         too_far = len(record.get("too_far", ()))
-        self.counts["trained"] += sign * (len(record["trials"]) - too_far)
+        self.counts["trained"] += sign * (len({*record["trials"]}.difference(record.get("observing", ()))) - too_far)
         self.counts["masked"] += sign * (len(record.get("masked", ())) + too_far)
 
     def _count_end(self, record: Mapping[str, Any]) -> None:

@@ -140,12 +140,16 @@ OTHER = "other"  # the column that the rest shares
 
 
 class Breakdown:
-    """Metrics by domain and source, with the same columns at every step of a run; a single name has no columns."""
+    """Metrics by domain, source and measured difficulty, with the same columns at every step of a run.
+
+    A single name has no columns.
+    """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
-        source, domain = ({task.name: getattr(task, kind) for task in tasks} for kind in ("source", "domain"))
-        kinds = {"domain": domain, "source": source}
-        if domain == source:  # tasks without a category have their source's name
+        kinds = {
+            kind: {task.name: getattr(task, kind) for task in tasks} for kind in ("domain", "source", "difficulty")
+        }
+        if kinds["domain"] == kinds["source"]:  # tasks without a category have their source's name
             del kinds["domain"]
         self._floor = {task.name: task.floor for task in tasks if task.floor is not None}
         self._clean = {task.name: task.clean for task in tasks if task.clean is not None}

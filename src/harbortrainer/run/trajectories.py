@@ -44,7 +44,8 @@ def write_trajectory(folder: Path, trajectory: Trajectory) -> Path:
 def packed(trajectory: Trajectory) -> bytes:
     """The content of a trajectory's file.
 
-    tokens_T: each turn's new and sampled ids in order; logprobs_T: of the sampled ones; turns: a row each; meta: JSON.
+    tokens_T: each turn's new and sampled ids in order; roles_T: a byte for each new one (`Role`), missing where not
+    known; logprobs_T: of the sampled ones; turns: a row each; meta: JSON.
     """
     turns = trajectory.turns
     arrays = {
@@ -53,6 +54,8 @@ def packed(trajectory: Trajectory) -> bytes:
         "logprobs_T": np.array([value for turn in turns for value in turn.logprobs_T], np.float32),
         "turns": np.array([_row(turn) for turn in turns], TURN),
     }
+    if all(len(turn.roles_T) == len(turn.new_tokens_T) for turn in turns):
+        arrays["roles_T"] = np.frombuffer(b"".join(turn.roles_T for turn in turns), np.uint8)
     return _archive(arrays)
 
 
@@ -103,6 +106,7 @@ def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
     if (found := meta.pop("format")) != FORMAT:
         raise ValueError(f"format {found}, this program reads {FORMAT}")
     tokens, logprobs = iter(arrays["tokens_T"].tolist()), iter(arrays["logprobs_T"].tolist())
+    roles = iter(arrays["roles_T"].tolist()) if "roles_T" in arrays else iter(())  # a run from before has none
     turns = tuple(
         Turn(
             segment=int(row["segment"]),
@@ -113,6 +117,7 @@ def _trajectory(arrays: dict[str, np.ndarray]) -> Trajectory:
             truncated=bool(row["truncated"]),
             seconds=float(row["seconds"]),
             text=text,
+            roles_T=bytes(islice(roles, row["new"])),
         )
         for row, text in zip(arrays["turns"], meta.pop("texts"), strict=True)
     )

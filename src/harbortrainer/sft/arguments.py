@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import chz
 
 from harbortrainer.cli.arguments import run_problems
-from harbortrainer.config import SftConfig
+from harbortrainer.config import JOB, SftConfig
 from harbortrainer.errors import refuse
 from harbortrainer.run.config_changes import read_run_arguments
 from harbortrainer.setting import changed, field, problems, settings
@@ -49,5 +49,7 @@ def _between(args: SftConfig) -> Iterator[str]:
         yield "data: nothing to train on; give data=FILE.jsonl or runs=RUN_DIR"
     for setting in changed(args, "patience", "eval_every") if not args.eval_split else ():
         yield f"{setting}: no conversation is held out; set eval_split"
-    for setting in changed(args, "best_of_group", "min_reward") if not args.runs else ():
+    graded = bool(args.runs) or any(one.startswith(JOB) for one in args.data)
+    choosing = [*([] if args.runs else ["best_of_group"]), *([] if graded else ["min_reward"])]
+    for setting in changed(args, *choosing):
         yield f"{setting}: it chooses among trials of runs; give runs=RUN_DIR or leave it out"

@@ -1,7 +1,7 @@
 """A conversation as training data: messages become the ids that the trainer would join, with a mask of the answers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from harbortrainer.learning.datums import TrainingSequence, training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tools import Tool
+from harbortrainer.rollout.shown import screen_in
 
 FIRST_ROLES, LATER_ROLES = ("system", "user"), ("user", "tool")  # before the first answer, and between answers
 ANSWER = "assistant"
@@ -38,12 +39,12 @@ class Conversation:
         return max(len(sequence.tokens_T) for sequence in self.sequences_D)
 
 
-def of_trajectory(trajectory: Trajectory, source: str) -> Conversation:
-    """A trial as it was sampled, token by token."""
+def of_trajectory(trajectory: Trajectory, source: str, *, observed: bool = False) -> Conversation:
+    """A trial as it was sampled, token by token. `observed`: what the environment answered is a target too."""
     name = f"{source}/{trajectory.trial_name}"
     sequences = tuple(
-        TrainingSequence(name, s.tokens_T, s.mask_T, np.zeros_like(s.logprobs_T), s.advantages_T)
-        for s in training_sequences(trajectory, 1.0)
+        replace(s, trial_name=name, logprobs_T=np.zeros_like(s.logprobs_T))
+        for s in training_sequences(trajectory, 1.0, observed=observed)
     )
     return Conversation(name, trajectory.task_name, source, sequences)
 
@@ -56,15 +57,16 @@ def of_messages(
     task: str | None,
     source: str,
     tools: Sequence[Tool] = (),
+    observed: bool = False,
 ) -> Conversation:
-    """Every answer of the assistant is trained on. `task`: None = conversations with equal prompts are one task.
+    """Every answer of the assistant is trained on, and if `observed` what the environment answered.
 
-    `tools`: declared in the first prompt. Raises ValueError, one line, for messages that are no conversation;
-    UserError: the template renders no tools.
+    `task`: None = conversations with equal prompts are one task. `tools`: declared in the first prompt. Raises
+    ValueError, one line, for messages that are no conversation; UserError: the template renders no tools.
     """
     turns = turns_of(messages, template, tools)
     trajectory = Trajectory(task or "", name, turns, 1.0, Outcome.COMPLETED)
-    sequences = tuple(training_sequences(trajectory, 1.0))
+    sequences = tuple(training_sequences(trajectory, 1.0, observed=observed))
     prompt = str(turns[0].new_tokens_T) if task is None else task
     last = max(place for place, message in enumerate(messages) if message["role"] == ANSWER)
     n_special = sum(template.special_strings(message["content"], message["role"]) for message in messages[: last + 1])
@@ -85,16 +87,17 @@ def turns_of(
             if role not in (LATER_ROLES if turns else FIRST_ROLES):
                 where = "before" if turns else "behind"
                 raise ValueError(f"message {position + 1}: a {role} message must stand {where} the first answer")
-            waiting.append({"role": role, "content": content})
+            waiting.append({"role": role, "content": screen_in(content) if role == "user" else content})
             continue
         if not waiting:
             raise ValueError(f"message {position + 1}: an answer without a prompt")
         if turns:
-            new = template.join(turns[-1].completion_tokens_T, waiting, tools)
+            new = template.joined(turns[-1].completion_tokens_T, waiting, tools)
         else:
-            new = template.first_prompt(waiting, tools)
+            new = template.opening(waiting, tools)
         answered = template.completion(content)
-        turns.append(Turn(0, tuple(new), tuple(answered), (0.0,) * len(answered), 0, text=content))
+        turn = Turn(0, tuple(new.ids), tuple(answered), (0.0,) * len(answered), 0, text=content, roles_T=new.roles)
+        turns.append(turn)
         waiting = []
     if not turns:
         raise ValueError("no message of the role assistant: nothing to train on")

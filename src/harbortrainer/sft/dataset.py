@@ -1,10 +1,10 @@
 """The conversations of a fine-tuning run: read from files and from earlier runs' trials, chosen, split, described."""
 
-import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import digest
 from harbortrainer.learning.trajectory import Trajectory, TrialName
-from harbortrainer.policy.api.normal import tool
 from harbortrainer.policy.chat_template import ChatTemplate, Renderer
-from harbortrainer.policy.tools import Tool
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory, base_model, open_run_directory
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.sft.conversation import Conversation, of_messages, of_trajectory
+from harbortrainer.sft.rows import Row, messages_of, rows_of, tools_of
+from harbortrainer.tasks.close import WORDS, Known
+from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.split import SPLIT_FILE
 
+_PLACE, _REASONS = re.compile(r"^message \d+: "), 5  # of a reason; how many a line names
 _TRAINING_BATCH, _EVALUATION_BATCH = re.compile(r"step_\d{6,}"), re.compile(r"eval_\d{6,}")
 
 
@@ -50,12 +52,27 @@ class Dataset:
 
 def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     """Read, choose and split the conversations. Raises UserError: field, value and line of what is wrong."""
-    found = [one for file, name in _names(config.data) for one in _of_file(file, name, template)]
-    found += _of_runs(config, template.renderer)
+    runs = [open_run_directory(path, "runs=") for path in config.runs]
+    tasks = load_sources(find_sources(config.held_out_dir)) if config.held_out_dir else []
+    forbidden = {task for run in runs for task in _held_out_tasks(run)} | {task.name for task in tasks}
+    known = Known(tasks)
+    notes: list[str] = []
+    found: list[Conversation] = []
+    for file, name in _names(config.data):
+        read = partial(
+            _of_row,
+            given=file,
+            called=name,
+            template=template,
+            forbidden=forbidden,
+            known=known,
+            observed="observations" in config.train_on,
+        )
+        found += _of_data(file, config.min_reward, read, notes)
+    found += _of_runs(config, runs, forbidden, template.renderer)
     if not found:
         raise UserError(_nothing(config))
     fitting = [one for one in found if one.longest <= config.context_limit]
-    notes: list[str] = []
     if n_special := sum(one.special_strings for one in found):
         notes.append(
             f"{n_special} special strings of the model in messages are encoded as text, not as control tokens, in "
@@ -91,58 +108,53 @@ def _names(files: Sequence[str]) -> Iterator[tuple[str, str]]:
         taken.add(name)
 
 
-def _of_file(file: str, called: str, template: ChatTemplate) -> Iterator[Conversation]:
-    """One conversation a line: messages, and optionally the name of its task and the tools declared in it."""
-    path = Path(file).expanduser()
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise UserError(f"data={file}: cannot be read ({error.strerror})") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+def _of_data(
+    given: str, min_reward: float, read: Callable[[Row], Conversation], notes: list[str]
+) -> list[Conversation]:
+    """The conversations of one source; a line says what was left out, and why. Raises UserError where all was."""
+    kept: list[Conversation] = []
+    left: dict[str, list[str]] = {}
+    for row in rows_of(given, min_reward):
         try:
-            record = _json(line)
-            messages = record.get("messages") if isinstance(record, dict) else None
-            if not isinstance(messages, list):
-                raise ValueError('must be an object with a list "messages"')
-            task, tools = record.get("task"), _tools(record)
-            name = f"{called}:{number}"
-            yield of_messages(messages, template, name=name, task=str(task) if task else None, source=file, tools=tools)
+            kept.append(read(row))
         except ValueError as error:
-            raise UserError(f"data={file}: line {number}: {error}") from None
+            left.setdefault(_PLACE.sub("", str(error)), []).append(f"{row.where}: {error}")
+    if left and not kept:
+        raise UserError(f"data={given}: {next(iter(left.values()))[0]}")
+    if left:
+        count = sum(map(len, left.values()))
+        reasons = [f"{len(all_of)} {why} ({all_of[0].partition(': ')[0]})" for why, all_of in left.items()]
+        reasons = [*reasons[:_REASONS], *([f"{len(reasons) - _REASONS} other reasons"] if reasons[_REASONS:] else [])]
+        notes.append(f"{given}: {count} of {count + len(kept)} conversations are left out: {', '.join(reasons)}")
+    return kept
 
 
-def _json(line: bytes) -> Any:
-    """Raises ValueError, which names the column."""
-    try:
-        return json.loads(line.decode())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON object ({error.msg} at column {error.colno}); mend or delete the line") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1}); convert the file") from None
+def _of_row(
+    row: Row, *, given: str, called: str, template: ChatTemplate, forbidden: set[str], known: Known, observed: bool
+) -> Conversation:
+    """Raises ValueError."""
+    record = row.read()
+    task = str(record.get("task") or "") or None
+    if task in forbidden:
+        raise ValueError("of a task that is held out")
+    name = f"{called}:{row.where.partition(' ')[2]}"
+    tools, messages = tools_of(record), messages_of(record, template)
+    found = of_messages(messages, template, name=name, task=task, source=given, tools=tools, observed=observed)
+    if near := known.task_of("\n".join(message["content"] for message in messages)):
+        raise ValueError(f"shares {WORDS} words in a row with the held-out task {near}")
+    return found
 
 
-def _tools(record: Mapping[str, Any]) -> list[Tool]:
-    """The line's tools, in the form in which the model API declares them. Raises ValueError."""
-    declared = record.get("tools") or []
-    shaped = isinstance(declared, list) and all(isinstance(one, dict) for one in declared)
-    functions: list[Any] = [one.get("function") for one in declared] if shaped else [None]
-    if not all(isinstance(one, dict) for one in functions):
-        raise ValueError('"tools" must be a list of objects {"type": "function", "function": {...}}')
-    return [tool(one) for one in functions]
-
-
-def _of_runs(config: SftConfig, renderer: Renderer) -> Iterator[Conversation]:
+def _of_runs(
+    config: SftConfig, runs: Sequence[RunDirectory], forbidden: set[str], renderer: Renderer
+) -> Iterator[Conversation]:
     """The conversations of all runs. Raises UserError."""
-    runs = [open_run_directory(path, "runs=") for path in config.runs]
-    forbidden = {task for run in runs for task in _held_out_tasks(run)}
     for run in runs:
         _check_renderer(run, renderer, config.model_name)
         for batch in _batches(run, forbidden):
             for one in _best(batch) if config.best_of_group else batch:
                 if (one.reward or 0.0) >= config.min_reward:
-                    yield of_trajectory(one, str(run.path))
+                    yield of_trajectory(one, str(run.path), observed="observations" in config.train_on)
 
 
 def _batches(run: RunDirectory, forbidden: set[str]) -> Iterator[list[Trajectory]]:

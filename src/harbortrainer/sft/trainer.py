@@ -12,6 +12,7 @@ from harbortrainer.config import SftConfig
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.minibatches import normalize
+from harbortrainer.learning.observations import observed_nats, weighed
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.sft.conversation import Conversation
@@ -45,7 +46,9 @@ class Lessons:
         and pads each to its longest.
         """
         sequences = [sequence for one in self.order.batch(step) for sequence in one.sequences_D]
-        return sorted(normalize(sequences, self.at(step).loss_norm), key=lambda s: -len(s.tokens_T))
+        config = self.at(step)
+        weighted = weighed(normalize(sequences, config.loss_norm), config.observation_loss_coef)
+        return sorted(weighted, key=lambda s: -len(s.tokens_T))
 
     def due(self, step: int) -> bool:
         """Whether the held-out loss is measured after `step` steps."""
@@ -108,6 +111,7 @@ class SftTrainer(Loop[SftConfig, LoopParts]):
         seconds = time.monotonic() - began
         return result.metrics | {
             LOSS: mean_nll(sequences_D, result.logprobs_D),
+            **observed_nats(sequences_D, result.logprobs_D),
             "optim/learning_rate": adam.learning_rate,
             "train/datums": float(len(sequences_D)),
             "train/tokens": float(tokens),
@@ -139,7 +143,8 @@ class SftTrainer(Loop[SftConfig, LoopParts]):
             logprobs_D += await run_until(self.parts.policy.logprobs(part), self.parts.stop.stopped())
         tokens = sum(len(sequence.tokens_T) for sequence in sequences_D)
         await asyncio.to_thread(self.parts.ledger.scored, self.step, tokens)
-        return {HELD_OUT: mean_nll(sequences_D, logprobs_D), "time/evaluate": time.monotonic() - began}
+        observed = {f"eval/{name}": value for name, value in observed_nats(sequences_D, logprobs_D).items()}
+        return {HELD_OUT: mean_nll(sequences_D, logprobs_D), **observed, "time/evaluate": time.monotonic() - began}
 
     def _logged(self) -> list[dict[str, float]]:
         return [row for row in read_lines(self.run_directory.metrics) if row["global_step"] <= self.step]

@@ -24,6 +24,7 @@ FETCHED_BY = {  # data sets that a clone of this repository lacks
     "terminal-bench-2-1": "fetch it with scripts/get_terminal_bench.sh 2.1",
     "terminal-easy": "make it with python -m scripts.easy.make_tasks",
 }
+_SHOWN = 5  # broken tasks whose faults are printed
 _log = logging.getLogger("harbortrainer")
 
 
@@ -54,7 +55,8 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
     paths = [path for path in found if path.name not in listed]
     broken = {path.name: fault for path in paths if (fault := find_fault(path))}
     if broken:
-        named = "; ".join(f"{name}: {fault}" for name, fault in broken.items())
+        named = "; ".join([f"{name}: {fault}" for name, fault in broken.items()][:_SHOWN])
+        named += f"; and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         fix = f"mend them or leave them out: tasks_exclude={','.join(broken)}"
         raise UserError(f"tasks_dir: broken tasks in {tasks_dir} ({named}); {fix}")
     tasks = [Task(path.name, path.resolve(), digest(path), domain=_category(path)) for path in paths]

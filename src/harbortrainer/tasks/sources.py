@@ -1,12 +1,14 @@
 """Loads a run's tasks from its sources; selects them by globs, checks weights."""
 
+import contextlib
 import fnmatch
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harbortrainer.durable.files import read_value
 from harbortrainer.errors import UserError
 from harbortrainer.plugins import known
 from harbortrainer.tasks.fetch import find_folder
@@ -54,6 +56,22 @@ def load_sources(
     A glob is matched with NAME and with SOURCE/NAME. A name in several sources becomes SOURCE/NAME. Raises UserError
     for a broken folder, a glob that matches nothing, and when no task is left.
     """
+    chosen: list[Task] = []
+    for source, names in chosen_names(sources, include, exclude).items():
+        excluded = [name for name, wanted in names.items() if not wanted]
+        for task in venue(source.venue).load(source.path, excluded):
+            chosen.append(replace(task, source=source.name, domain=task.domain or source.name, venue=source.venue))
+    chosen = with_families(chosen, family)
+    if not chosen:
+        raise UserError(f"tasks_exclude={','.join(exclude)}: leaves no task")
+    counts = Counter(task.name for task in chosen)
+    return [replace(t, name=f"{t.source}/{t.name}") if counts[t.name] > 1 else t for t in chosen]
+
+
+def chosen_names(
+    sources: Sequence[Source], include: Sequence[str], exclude: Sequence[str]
+) -> dict[Source, dict[str, bool]]:
+    """For each source the names of its tasks, and whether the globs choose them. Raises UserError as `load_sources`."""
     names = {source: venue(source.venue).names(source.path) for source in sources}
     found = [(source.name, name) for source in sources for name in names[source]]
     for field, globs in (("tasks_include", include), ("tasks_exclude", exclude)):
@@ -61,16 +79,10 @@ def load_sources(
             if not any(_matches(source, name, glob) for source, name in found):
                 such = f", such as {found[0][1]}" if found else ""
                 raise UserError(f"{field}={glob}: matches none of {len(found)} tasks{such}")
-    chosen: list[Task] = []
-    for source in sources:
-        excluded = [name for name in names[source] if not _chosen(source.name, name, include, exclude)]
-        for task in venue(source.venue).load(source.path, excluded):
-            chosen.append(replace(task, source=source.name, domain=task.domain or source.name, venue=source.venue))
-    chosen = with_families(chosen, family)
-    if not chosen:
-        raise UserError(f"tasks_exclude={','.join(exclude)}: leaves no task of {len(found)}")
-    counts = Counter(task.name for task in chosen)
-    return [replace(t, name=f"{t.source}/{t.name}") if counts[t.name] > 1 else t for t in chosen]
+    return {
+        source: {name: _chosen(source.name, name, include, exclude) for name in of_source}
+        for source, of_source in names.items()
+    }
 
 
 def with_families(tasks: Sequence[Task], pattern: str | None) -> list[Task]:
@@ -93,6 +105,16 @@ def check_weights(weights: Mapping[str, Any], sources: Sequence[Source]) -> dict
 def sources_record(sources: Sequence[Source], weights: Mapping[str, float]) -> list[dict[str, Any]]:
     """The sources as JSON values for the run's directory; digests of the tasks are in its split.json."""
     return [asdict(source) | {"weight": weights.get(source.name, 1.0)} for source in sources]
+
+
+def tasks_of(file: Path, digests: Collection[str]) -> list[Task]:
+    """Those of the tasks in a run's sources.json that are still there, with these digests."""
+    found: list[Task] = []
+    for one in read_value(file) if file.is_file() else ():
+        with contextlib.suppress(UserError):  # moved, or deleted
+            place = one.get("venue", FOLDERS)
+            found += [replace(task, venue=place) for task in venue(place).load(one["path"], ())]
+    return [task for task in found if task.digest in digests]
 
 
 def _find(given: str) -> tuple[str, str, str]:

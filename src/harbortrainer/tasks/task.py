@@ -12,7 +12,7 @@ class Task:
 
     `digest`: changes with anything that the task consists of. `source`: name of the source it comes from; `domain`: its
     category, else its source. `side`: "train" or "test" where the data set has a split of its own. "" = none.
-    `family`: by its name, beside what its files say.
+    `family`: by its name, beside what its files say. `difficulty`: the part of the scale that it was measured in.
     `floor`: the reward of doing nothing, None = unknown. `clean`: of a task on the test side, whether no task on the
     training side is related.
     """
@@ -27,6 +27,7 @@ class Task:
     floor: float | None = None
     clean: bool | None = None
     family: str = ""
+    difficulty: str = ""
 
     @property
     def has_user(self) -> bool:

@@ -19,6 +19,7 @@ from harbortrainer.training.schedule import SettingsByStep, evaluation_due
 from harbortrainer.watch.display import Display
 
 Trials = Coroutine[Any, Any, Sequence[TrajectoryGroup]]
+Measure = Callable[[Sequence[TrajectoryGroup]], Coroutine[Any, Any, dict[str, float]]]
 Evaluate = Callable[[Published | None, Sampler | None], Coroutine[Any, Any, None]]
 
 
@@ -37,12 +38,15 @@ class HeldOut:
             return bool(self.tasks)
         return step == self.schedule.total_steps or evaluation_due(every, self.schedule.at(step - 1).order, step - 1)
 
-    async def evaluate(self, step: int, run: Callable[..., Trials]) -> dict[str, float]:
-        """The metrics after `step`. `run`: makes the trials, given tasks, group size and temperature."""
+    async def evaluate(self, step: int, run: Callable[..., Trials], measure: Measure) -> dict[str, float]:
+        """The metrics after `step`. `run`: makes the trials, given tasks, group size and temperature.
+
+        `measure`: more metrics, of the trials.
+        """
         config, started = self.schedule.at(step).config, time.monotonic()
         temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
         groups_P = await run(self.tasks, config.eval_group_size, temperature)
-        row = eval_metrics(groups_P) | self.breakdown.evaluation(groups_P)
+        row = eval_metrics(groups_P) | self.breakdown.evaluation(groups_P) | await measure(groups_P)
         row["time/evaluate"] = time.monotonic() - started
         self.display.evaluation(step, row)
         return row

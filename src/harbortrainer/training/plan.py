@@ -14,7 +14,7 @@ from harbortrainer.budget.budget import Pricing, pricing_of
 from harbortrainer.cli.output import counted
 from harbortrainer.config import Config
 from harbortrainer.durable.disk import disk_errors
-from harbortrainer.durable.files import make_folder, read_json, sync_folder
+from harbortrainer.durable.files import make_folder, read_json, read_value, sync_folder
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
@@ -26,6 +26,8 @@ from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHisto
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.setting import changed
+from harbortrainer.tasks import difficulty
+from harbortrainer.tasks.close import close_note
 from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_split, families_note, split_record, split_tasks
@@ -45,6 +47,7 @@ class RunPlan:
     total_steps: int
     earlier: RunDirectory | None  # of the run that is resumed
     pricing: Pricing
+    notes: tuple[str, ...] = ()  # on what is not trained on
 
     @property
     def tasks(self) -> list[Task]:
@@ -53,7 +56,9 @@ class RunPlan:
     @property
     def length_note(self) -> tuple[str, ...]:
         """Lines on settings that the length and others leave without effect, and on trials that may come on top."""
-        lines = [*self._idle, *families_note(self.tasks, self.config.family)] if self.held_out else [*self._idle]
+        lines = [*self.notes, *self._idle]
+        if self.held_out:
+            lines += families_note(self.tasks, self.config.family)
         if self.total_steps < self.config.max_steps:
             lines.append(
                 f"max_steps={self.config.max_steps}: n_epochs={self.config.n_epochs} ends the run after "
@@ -108,12 +113,27 @@ def make_plan(config: Config) -> RunPlan:
         config.allow_family_overlap,
     )
     earlier = None if config.resume is None else open_run_directory(config.resume)
+    near = tuple(close_note(train, held_out)) if held_out else ()
+    train, held_out, notes = _by_difficulty(config, train, held_out, earlier)
     if earlier is not None:
         require_ledger(earlier.ledger)
         check_split(earlier.path, train, held_out)
         if config.agents_dir is not None:
             agent_pack.check_pack(config, read_json(earlier.path / "versions.json"))
-    return RunPlan(config, train, held_out, sources, task_order(config, train).total_steps, earlier, pricing)
+    total_steps = task_order(config, train).total_steps
+    return RunPlan(config, train, held_out, sources, total_steps, earlier, pricing, notes + near)
+
+
+def _by_difficulty(
+    config: Config, train: list[Task], held_out: list[Task], earlier: RunDirectory | None
+) -> tuple[list[Task], list[Task], tuple[str, ...]]:
+    """Training tasks within the band, all held-out ones, a line; a resumed run reads its own copy of the file."""
+    if config.difficulty is None:
+        return train, held_out, ()
+    file = Path(config.difficulty).expanduser() if earlier is None else earlier.path / difficulty.FILE
+    measured = difficulty.read_measured(file)
+    kept, line = difficulty.within(difficulty.labelled(train, measured), measured, config.band)
+    return kept, difficulty.labelled(held_out, measured), (line,)
 
 
 def start_directory(plan: RunPlan, sampler: str = "") -> RunDirectory:
@@ -127,6 +147,8 @@ def start_directory(plan: RunPlan, sampler: str = "") -> RunDirectory:
         SPLIT_FILE: split_record(plan.train, plan.held_out, config.allow_family_overlap),
         SOURCES_FILE: sources_record(plan.sources, config.task_weights),
     }
+    if config.difficulty is not None:
+        files[difficulty.FILE] = read_value(Path(config.difficulty).expanduser())
     return new_run_directory(config.logs_dir, config.run_name, label, files)
 
 

@@ -11,7 +11,6 @@ step trains on turns that weights of at most K steps before sampled (`flow.py`, 
 
 import asyncio
 import functools
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,8 @@ from harbortrainer.backend.policy import Published
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import TrainingBatch, assemble
+from harbortrainer.learning.datums import count_tokens
+from harbortrainer.learning.observations import observed_nats, observing
 from harbortrainer.learning.off_policy import staleness_metrics
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, batch_name
 from harbortrainer.policy.sampler import PolicySampler, Sampler
@@ -30,7 +31,7 @@ from harbortrainer.run.metrics import Breakdown, StepUsage, batch_metrics
 from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_trajectory
 from harbortrainer.stopping import Stopped, run_until
 from harbortrainer.tasks.task import Task
-from harbortrainer.training.drift import SILENT_BATCHES, drift_warning, no_signal
+from harbortrainer.training.drift import JUDGED, SILENT_BATCHES, drift_warning, no_signal, worsening
 from harbortrainer.training.evaluation import Evaluations, HeldOut
 from harbortrainer.training.flow import Flow
 from harbortrainer.training.loop import Loop, LoopParts
@@ -66,7 +67,7 @@ class Terminus2Trainer(Loop[Config, Parts]):
         self._breakdown = Breakdown([*schedule.train, *held_out])
         self._held_out = HeldOut(held_out, schedule, self._breakdown, parts.display)
         self._evaluations = Evaluations(parts.policy, parts.sampler, parts.checkpoints, parts.stop)
-        self._recent = deque[dict[str, float]](maxlen=SILENT_BATCHES + 1)  # rows of the last steps
+        self._rows_so_far = read_lines(run.metrics)  # of steps, with what is judged of them
         # evaluations: beside training, or between a step and the next batch
         self._beside = config.max_steps_off_policy > 0
 
@@ -128,9 +129,10 @@ class Terminus2Trainer(Loop[Config, Parts]):
             usage.sampled(groups_P, load)
         row = scores | batch.metrics | updated | self.parts.ledger.metrics() | usage.ended(load)
         self.parts.display.step(self.step, self.schedule.total_steps, row)
-        self._recent.append(row)
-        if (line := no_signal(self._recent)) is not None:
-            self.parts.display.say(line)
+        self._rows_so_far.append({name: value for name, value in row.items() if name in JUDGED})
+        for line in (no_signal(self._rows_so_far[-SILENT_BATCHES - 1 :]), worsening(self._rows_so_far)):
+            if line is not None:
+                self.parts.display.say(line)
         return row
 
     async def _sample_and_score(self, flow: Flow, config: Config) -> tuple[list[TrajectoryGroup], dict[str, float]]:
@@ -210,13 +212,27 @@ class Terminus2Trainer(Loop[Config, Parts]):
     async def _evaluate(self, step: int, client: Published | None, weights: Sampler | None) -> None:
         """Evaluate and log the row of `step`. `client`, `weights`: its frozen sampler, None = that published last."""
         run = functools.partial(self._run_evaluation, step, client, weights)
-        self._rows.log(step, await self._held_out.evaluate(step, run))
+        measure = functools.partial(self._known_observations, step, client)
+        self._rows.log(step, await self._held_out.evaluate(step, run, measure))
         rows = [row for row in read_lines(self.run_directory.metrics) if row["global_step"] <= step]
         if (line := drift_warning(rows)) is not None:
             self.parts.display.say(line)
         if weights is not None:
             self._evaluations.tidy(step)
             await self.parts.checkpoints.prune(self.parts.policy.delete, self._rows.undecided)
+
+    async def _known_observations(
+        self, step: int, client: Published | None, groups_P: Sequence[TrajectoryGroup]
+    ) -> dict[str, float]:
+        """How well the weights of an evaluation know what the environment answered in it."""
+        sequences_D = [s for group in groups_P for trial in group.trajectories_G for s in observing(trial)]
+        if not self.schedule.at(step).config.observation_loss_coef or not sequences_D:
+            return {}
+        scoring = self.parts.policy.held_out_logprobs(sequences_D, client)
+        if (logprobs_D := await run_until(scoring, self.parts.stop.stopped())) is None:
+            return {}
+        await asyncio.to_thread(self.parts.ledger.scored, step, count_tokens(sequences_D).total())
+        return {f"eval/{name}": value for name, value in observed_nats(sequences_D, logprobs_D).items()}
 
     async def _run_evaluation(
         self,

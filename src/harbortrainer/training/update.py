@@ -1,6 +1,7 @@
 """The update of a batch: optimizer steps over minibatches, each with its scheduled learning rate."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -8,13 +9,15 @@ import tinker
 
 from harbortrainer.backend.own_loss import OwnLoss
 from harbortrainer.backend.policy import PolicyTrainer
-from harbortrainer.backend.terms import adam_settings, loss_settings
+from harbortrainer.backend.terms import adam_settings, loss_settings, sent_loss
 from harbortrainer.config import Config, RunSettings
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.brought import function
-from harbortrainer.learning.datums import TrainingSequence, trainer_log_ratios
+from harbortrainer.learning.datums import TrainingSequence, count_tokens, trainer_log_ratios
 from harbortrainer.learning.minibatches import optimizer_batches
-from harbortrainer.learning.off_policy import CAP, ratio_metrics, truncated
+from harbortrainer.learning.observations import as_targets, observed_nats
+from harbortrainer.learning.off_policy import CAP, ratio_metrics, truncated, within_divergence
+from harbortrainer.stats import known, mean
 from harbortrainer.training.references import References
 
 
@@ -68,14 +71,17 @@ class Updater:
             metrics["off_policy/masked_trials"] = float(len(too_far))
         parts = optimizer_batches(sequences_D, self._config, step, too_far)
         results = []
+        masked: list[float] = []
         brought = None if self._config.loss is None else function("loss", self._config.loss)
         for substep, part in enumerate(parts):
             adam = adam_at(step * self._config.num_substeps + substep, self._optimizer_steps, self._config)
             if brought is not None:
                 result = await self._policy.update_by(OwnLoss(brought, part), adam)
             else:
+                sent, share = await self._as_sent(part)
+                masked += share
                 result = await self._policy.update(
-                    part, loss_fn=self._config.loss_fn, loss_fn_config=loss_settings(self._config), adam=adam
+                    sent, loss_fn=sent_loss(self._config), loss_fn_config=loss_settings(self._config), adam=adam
                 )
             results.append(result)
             self.trials.append(list(dict.fromkeys(sequence.trial_name for sequence in part)))
@@ -87,7 +93,28 @@ class Updater:
         else:  # of the first optimizer step: later ones have other weights
             sampled_D, trained_D = parts[0], results[0].logprobs_D
         metrics |= self._ratio_metrics(sampled_D, trained_D)
+        metrics |= known({"loss/dppo_masked": mean(masked)})
+        metrics |= observed_nats([s for p in parts for s in p], [one for r in results for one in r.logprobs_D])
         return metrics | {"train/skipped_batch": float(not parts), "optim/steps": float(len(parts))}
+
+    async def _as_sent(self, part: Sequence[TrainingSequence]) -> tuple[Sequence[TrainingSequence], list[float]]:
+        """A minibatch as the loss gets it, and the share of tokens that dppo masks, if it is the loss.
+
+        Both dppo and observations need the policy's own logprobs: one forward pass, before this minibatch's step. This
+        project's server takes the latter in the same pass (`OWN_RATIO`).
+        """
+        dppo, observed = self._config.loss_fn == "dppo", bool(self._config.observation_loss_coef)
+        own = self._policy.knows_own_ratio
+        if not dppo and (own or not observed):
+            return (as_targets(part, None) if observed else part), []
+        current_D = await self._policy.logprobs(part)
+        self.scored = Counter(self.scored) + count_tokens(part)
+        share: list[float] = []
+        if dppo:
+            divergence, threshold = self._config.dppo_divergence, self._config.dppo_threshold
+            part, masked = within_divergence(part, current_D, divergence, threshold)
+            share = [masked]
+        return as_targets(part, current_D) if observed else part, share
 
     def _ratio_metrics(
         self, sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray]
@@ -103,7 +130,7 @@ class Updater:
             return metrics
         clips = loss_settings(self._config) or {
             "clip_low_threshold": 0.0,
-            "clip_high_threshold": CAP,
+            "clip_high_threshold": math.inf if self._config.loss_fn == "dppo" else CAP,
         }
         return metrics | ratio_metrics(
             sequences_D, trained_D, clips["clip_low_threshold"], clips["clip_high_threshold"]

@@ -55,6 +55,7 @@ class HarborVenue:
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
+        from harbortrainer.docker.supply import builds_at_once
         from harbortrainer.rollout.agents import agent_memory
         from harbortrainer.rollout.environment import check_agent_tasks, check_tasks, python_warning
 
@@ -66,7 +67,10 @@ class HarborVenue:
             return []
         if config.environment_type != "docker":
             return python_warning()
-        return self._host(config).check(folders, n_trials, config.environment_kwargs, agent_memory(config))
+        host = self._host(config)
+        lines = host.check(folders, n_trials, config.environment_kwargs, agent_memory(config))
+        ahead = config.batch_size * (1 + config.images_ahead)
+        return [*lines, *host.needs(folders, builds_at_once(config.n_parallel_builds), ahead)]
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
         """The most environments at once, and what bounds them. Raises UserError."""
@@ -85,7 +89,9 @@ class HarborVenue:
 
     def _host(self, config: Config) -> "Host":
         from harbortrainer.docker.host import DockerHost, RemoteHost
+        from harbortrainer.docker.origins import set_origins
 
+        set_origins(config.images, config.base_images)
         return (self.host or DockerHost()) if config.environment_type == "docker" else RemoteHost()
 
 

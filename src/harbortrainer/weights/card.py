@@ -15,10 +15,11 @@ from harbortrainer.tasks.sources import SOURCES_FILE
 _LOCAL = {*settings(Endpoint), "logs_dir", "run_name", "resume", "wandb_project", "wandb_name", "agents_dir", "prices"}
 
 
-def card(subject: Subject, model_name: str) -> str:
+def card(subject: Subject, model_name: str, *, merged: bool = False) -> str:
     """Markdown. Data, settings and intervals come from the run's directory; of a bare path none are known."""
-    lines = ["---", f"base_model: {model_name}", "library_name: peft", "pipeline_tag: text-generation", "---"]
-    lines += [f"# A LoRA adapter of {Path(model_name).name}, trained with harbortrainer", "", f"`{subject.name}`"]
+    library, what = ("transformers", "A model") if merged else ("peft", "A LoRA adapter")
+    lines = ["---", f"base_model: {model_name}", f"library_name: {library}", "pipeline_tag: text-generation", "---"]
+    lines += [f"# {what} of {Path(model_name).name}, trained with harbortrainer", "", f"`{subject.name}`"]
     if subject.run is not None:
         run = RunDirectory(Path(subject.run))
         config = {name: value for name, value in read_json(run.config).items() if _matters(name)}

@@ -24,6 +24,9 @@ from harbortrainer.training.start import IDENTITY
 from harbortrainer.weights.arguments import ExportArgs
 from harbortrainer.weights.card import card
 from harbortrainer.weights.fetch import fetch_adapter
+from harbortrainer.weights.merge import check_merging, merge
+
+CARD = "README.md"
 
 
 async def export(args: ExportArgs) -> int:
@@ -35,23 +38,36 @@ async def export(args: ExportArgs) -> int:
     to = Path(args.to).expanduser().resolve()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"to={args.to}: exists; choose a folder that is new or empty")
+    if args.merged:
+        await check_merging(args.python)
     url = server_url(args)
-    growing = to.with_name(f".{to.name}.growing")
+    growing, whole = (to.with_name(f".{to.name}.{part}") for part in ("growing", "whole"))
     with disk_errors(to):
-        shutil.rmtree(growing, ignore_errors=True)
+        _remove(growing, whole)
         growing.mkdir(parents=True)
         try:
-            await run_until(_write(args, subject, subject.path, growing, url), failing(url))
+            model_name = await run_until(_write(args, subject, subject.path, growing, url), failing(url))
+            if args.merged:
+                await merge(args.python, model_name, growing, whole)
+                for name in (CARD, SPLIT_FILE, DATASET_FILE):
+                    with contextlib.suppress(FileNotFoundError):
+                        shutil.copyfile(growing / name, whole / name)
             if to.exists():
                 to.rmdir()
-            growing.rename(to)
+            (whole if args.merged else growing).rename(to)
         finally:
-            shutil.rmtree(growing, ignore_errors=True)
-    print(f"the adapter of {subject.name} is in {to}")
+            _remove(growing, whole)
+    print(f"the {'whole model' if args.merged else 'adapter'} of {subject.name} is in {to}")
     return 0
 
 
-async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, url: str) -> None:
+def _remove(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, url: str) -> str:
+    """The adapter's folder. Returns the base model's name."""
     async with _session(args, url) as session:
         reading = session.rest.get_weights_info_by_tinker_path(path)
         served = (await awaited(f"checkpoint={args.checkpoint}", reading, CALL_LIMIT_SEC)).base_model
@@ -59,7 +75,7 @@ async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, ur
         template = await asyncio.to_thread(ChatTemplate.load, model_name, False)
         await fetch_adapter(session, path, model_name, folder)
     template.tokenizer.save_pretrained(folder)
-    (folder / "README.md").write_text(card(subject, model_name))
+    (folder / CARD).write_text(card(subject, model_name, merged=args.merged))
     if subject.run is not None:
         for name in (SPLIT_FILE, DATASET_FILE):  # so that a later run knows which tasks these weights have seen
             with contextlib.suppress(FileNotFoundError):
@@ -67,6 +83,7 @@ async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, ur
     if subject.renderer is not None:
         renderer = {"renderer": subject.renderer.name, "thinking": subject.renderer.thinking}
         write_json(folder / IDENTITY, {"model_name": model_name, "checkpoint": path, **renderer})
+    return model_name
 
 
 @contextlib.asynccontextmanager

@@ -14,11 +14,12 @@ from itertools import takewhile
 from typing import Literal
 
 from harbortrainer.errors import UserError
-from harbortrainer.learning.trajectory import Turn
+from harbortrainer.learning.trajectory import Role, Turn
 from harbortrainer.policy.api.normal import digest_after, digests
 from harbortrainer.policy.api.prompts import Prompts, letters
 from harbortrainer.policy.clock import Alarm
 from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
+from harbortrainer.policy.roles import Prompt
 from harbortrainer.policy.sample import History
 from harbortrainer.policy.tools import Message, Tool, signatures
 
@@ -276,7 +277,7 @@ class Exchange:
         """Tokens that the prompt of `say` would have. Raises Over (longer than the context), UserError."""
         asked = self._match(messages, tools)
         try:
-            return (asked.node.length if asked.node else 0) + len(await self._render(asked))
+            return (asked.node.length if asked.node else 0) + len((await self._render(asked)).ids)
         except ContextFull as error:
             raise Over("context_length", str(error)) from None
 
@@ -353,23 +354,24 @@ class Exchange:
         """Raises Over, SamplingError, UserError."""
         node, history = asked.node, History(asked.messages, asked.tools)
         try:
-            new_T = await self._render(asked)
+            new = await self._render(asked)
             if node is not None and continues:
-                return node.segment, await self.conversation.extend(node.segment, new_T, most=most, history=history)
+                return node.segment, await self.conversation.extend(node.segment, new, most=most, history=history)
             kept_T = node.segment.tokens_T[: node.length] if node is not None else []
-            segment = Segment()
-            turn = await self.conversation.extend(segment, [*kept_T, *new_T], most=most, history=history)
+            segment, before = Segment(), bytes([Role.HARNESS]) * len(kept_T)
+            whole = Prompt([*kept_T, *new.ids], before + new.roles)
+            turn = await self.conversation.extend(segment, whole, most=most, history=history)
         except ContextFull as error:
             if self._is_agents(asked):
                 self.full = str(error)
                 if not self._may_compact:
                     self.end("context_length")
             raise Over("context_length", str(error)) from None
-        repeated = len(kept_T) or len(new_T) * asked.foreign
+        repeated = len(kept_T) or len(new.ids) * asked.foreign
         self._opened.append(_Opened(asked.identity, repeated, asked.foreign))
         return segment, turn
 
-    async def _render(self, asked: _Asked) -> list[int]:
+    async def _render(self, asked: _Asked) -> Prompt:
         """Ids of what is new. Raises ContextFull, UserError."""
         new = asked.messages[asked.known :]
         limit, clock = self.conversation.context_limit, self.conversation.clocked

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.roles import Prompt
 from harbortrainer.policy.special_strings import strings_of
 from harbortrainer.policy.tools import CallForm, Message, Tool
 
@@ -22,17 +23,17 @@ class Prompts:
         if needs_tools:
             _ = template.call_form
         self.template = template
-        self._kept: OrderedDict[str, asyncio.Task[list[int]]] = OrderedDict()
+        self._kept: OrderedDict[str, asyncio.Task[Prompt]] = OrderedDict()
 
     @property
     def call_form(self) -> CallForm:
         """Raises UserError when the template renders no tools."""
         return self.template.call_form
 
-    async def first(self, digest: str, messages: Sequence[Message], tools: Sequence[Tool], clock: Clock) -> list[int]:
+    async def first(self, digest: str, messages: Sequence[Message], tools: Sequence[Tool], clock: Clock) -> Prompt:
         """Ids of a whole conversation, kept by its digest. Raises UserError: the template refuses it."""
         if (task := self._kept.get(digest)) is None:
-            work = self._encoded(lambda: self.template.first_prompt(messages, tools), messages, tools, clock)
+            work = self._encoded(lambda: self.template.opening(messages, tools), messages, tools, clock)
             task = self._kept[digest] = asyncio.create_task(work)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
@@ -44,14 +45,14 @@ class Prompts:
 
     async def after(
         self, answer_T: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool], clock: Clock
-    ) -> list[int]:
+    ) -> Prompt:
         """Ids from the end of a sampled answer to the next answer's header. Raises UserError."""
-        return await self._encoded(lambda: self.template.join(answer_T, messages, tools), messages, (), clock)
+        return await self._encoded(lambda: self.template.joined(answer_T, messages, tools), messages, (), clock)
 
     async def _encoded(
-        self, work: Callable[[], list[int]], messages: Sequence[Message], tools: Sequence[Tool], clock: Clock
-    ) -> list[int]:
-        def clocked() -> list[int]:
+        self, work: Callable[[], Prompt], messages: Sequence[Message], tools: Sequence[Tool], clock: Clock
+    ) -> Prompt:
+        def clocked() -> Prompt:
             with clock():
                 return work()
 

@@ -113,7 +113,7 @@ function tokens(trial, shown) {
     "colour by",
     [
       ["logprob", "logprob of the sampled"],
-      ["mask", "mask: sampled or seen"],
+      ["mask", "who wrote it"],
       ["advantage", "advantage"],
       ...(shown.turns.some((turn) => turn.ratios.length) ? [["ratio", "ratio trainer / sampler"]] : []),
     ],
@@ -124,9 +124,14 @@ function tokens(trial, shown) {
   const sign = trial.advantage === null ? "none" : trial.advantage > 0 ? "up" : trial.advantage < 0 ? "down" : "none";
   box.dataset.sign = sign;
   shown.turns.forEach((turn, i) => {
-    const seen = turn.seen.map((word) =>
-      el("span", { class: "seen", title: `id ${shown.ids[word]}, seen` }, visible(shown.words[word])),
-    );
+    const seen = turn.seen.map((word, k) => {
+      const role = ["template", "harness", "environment", "user"][turn.roles[k]] || "seen";
+      return el(
+        "span",
+        { class: "seen", title: `id ${shown.ids[word]}, ${role}`, "data-role": role },
+        visible(shown.words[word]),
+      );
+    });
     const sampled = turn.sampled.map((word, k) => {
       const logprob = turn.logprobs[k];
       const ratio = turn.ratios[k];

@@ -9,10 +9,11 @@ from typing import Any
 
 from harbortrainer.durable.disk import disk_errors, require_writable
 from harbortrainer.durable.files import replace_text
-from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.learning.trajectory import Outcome, Role, Trajectory
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.clock import Clock
 from harbortrainer.policy.conversation import Answer, ContextFull, Conversation, result, user
+from harbortrainer.policy.roles import Written
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.policy.tools import Message
 from harbortrainer.policy.users import UserFault
@@ -85,7 +86,9 @@ class Talk:
                     {"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
                     for call in message.get("tool_calls") or ()
                 ]
-                said = {"role": message["role"], "content": message.get("content") or ""}
+                text = message.get("content") or ""
+                content = text if message["role"] == "assistant" else Written.by(Role.USER, text)
+                said = {"role": message["role"], "content": content}
                 messages.append(said | ({"tool_calls": calls} if calls else {}))
         return messages
 
@@ -95,7 +98,7 @@ class Talk:
             self.empty += answer.empty
             told = answer.failure or EMPTY
             self.exchange.unreadable(self.conversation.turns[-1].text, told)
-            return [result(told)]
+            return [result(told, Role.HARNESS)]
         results = self.exchange.agent(answer.text, answer.calls)
         self.tool_errors += sum(one.error for one in results)
         return [result(one.text) for one in results]

@@ -1,0 +1,30 @@
+"""What a corpus needs, by what was made here."""
+
+from pathlib import Path
+
+import pytest
+
+from harbortrainer.docker import layers, needs
+from harbortrainer.docker.inventory import names_of
+from tests.support.task_folder import BASE, write_task
+
+GB = 1000**3
+
+
+def test_bytes_and_hours_come_from_images_that_were_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tasks = [write_task(tmp_path / f"t{n}", dockerfile=f"{BASE}RUN first\nRUN second {n}\n") for n in range(10)]
+    monkeypatch.setattr(needs, "missing_images", lambda tasks: dict.fromkeys(tasks[4:], "to build"))
+    start = "task images: 10 for 10 tasks, of 12 different steps, 6 missing"
+    assert needs.needs_note(tasks, 2, 4) == [f"{start}; bytes and hours are known once 3 of them were made here"]
+    for n, task in enumerate(tasks[:4]):
+        monkeypatch.setattr(layers, "layers", lambda _, n=n: {"base": GB, "first": GB, f"second {n}": GB // 2})
+        layers.note_made(names_of(task)[0], "id", 600.0)
+    with layers._file().open("a") as file:
+        file.write('["killed while it was writ')
+    assert needs.needs_note(tasks, 2, 4) == [
+        f"{start}; by the 4 that were made here, about 7 GB in all (2 GB shared, 0.5 GB each) and 0.5 hours, "
+        "2 at once; images_gb must be above 4 for the 4 tasks ahead"
+    ]
+    monkeypatch.setattr(needs, "missing_images", lambda tasks: dict.fromkeys(tasks, ""))
+    assert needs.needs_note(tasks, 2, 4) == []

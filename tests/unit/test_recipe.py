@@ -1,0 +1,76 @@
+"""scripts/recipe: its teacher, its page, and phases whose commands exist."""
+
+import json
+import random
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harbortrainer.config import Config, SftConfig
+from harbortrainer.evaluation.arguments import EvalArgs
+from harbortrainer.setting import settings
+from harbortrainer.stats import compare
+from scripts.quickstart.make_tasks import make_cases
+from scripts.quickstart.teacher import say
+from scripts.quickstart.terminal import SimulatedTerminal
+from scripts.recipes.page import page
+
+PHASES = Path("scripts/recipes/tiny")
+
+
+def evaluation(*rewards: list[float]) -> dict[str, Any]:
+    tasks = [{"name": f"t{n}", "rewards": of_task} for n, of_task in enumerate(rewards)]
+    reward = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    return {"per_task": tasks, "reward": reward, "tasks": len(tasks), "trials": sum(map(len, rewards)), "ungraded": 0}
+
+
+def test_the_page_has_each_policy_with_its_interval_and_the_difference_to_the_one_above(tmp_path: Path) -> None:
+    base, tuned = evaluation([0.0, 1.0], [0.0, 0.0]), evaluation([1.0, 1.0], [1.0, 0.0])
+    text = page({"base": base, "SFT": tuned})
+    lines = text.splitlines()
+    assert lines[2] == "| base | 0.500 | 0.250 to 0.750 |  | 2, 4 | 0 |"
+    found = compare({"t0": [0.0, 1.0], "t1": [0.0, 0.0]}, {"t0": [1.0, 1.0], "t1": [1.0, 0.0]})
+    assert f"| {found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}] |" in lines[3]
+    assert found.difference == 0.5 and lines[-1] == "Held-out tasks: t0, t1."
+    with pytest.raises(SystemExit, match="RL: was evaluated on other tasks than base"):
+        page({"base": base, "RL": evaluation([1.0])})
+    for name, policy in (("a", base), ("b", tuned)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "evaluation.json").write_text(json.dumps({"policies": [policy]}))
+    words = [tmp_path / "page.md", f"base={tmp_path / 'a'}", f"SFT={tmp_path / 'b'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.recipes.page", *map(str, words)], check=True, capture_output=True
+    )
+    assert (tmp_path / "page.md").read_text() == text == done.stdout.decode()[:-1]
+
+
+def test_the_teacher_solves_tasks_by_chance_and_ends_them() -> None:
+    case, chance = make_cases()["count-1"], random.Random(1)
+    first = {"role": "user", "content": f"… {case.instruction}\n …"}
+    solved = 0
+    for _ in range(200):
+        answer = json.loads(say([first], 0.75, chance))
+        terminal = SimulatedTerminal(case)
+        terminal.type(answer["commands"][0]["keystrokes"])
+        solved += terminal.solved
+        assert answer["task_complete"]
+    assert 130 < solved < 170
+    again = json.loads(say([first, {"role": "assistant", "content": "x"}, first], 0.75, chance))
+    assert again["task_complete"] and again["commands"] == []
+    assert say([{"role": "user", "content": "Say yes."}], 1.0, chance) == "yes"
+
+
+def test_the_phases_name_settings_that_exist() -> None:
+    text = re.sub(r"\\\n", " ", PHASES.read_text())
+    known = {*settings(Config), *settings(EvalArgs), *settings(SftConfig), "n_oracle", "base", "SFT", "RL", "teacher"}
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    names = [line.split()[0].strip("!+") for line in lines]
+    assert names[:6] == ["setup", "serve", "teacher", "check", "measure", "teach"] and names[-1] == "page"
+    given = {word.partition("=")[0].strip('"') for line in lines for word in shlex.split(line.split(None, 2)[2])}
+    assert {name for name in given if re.fullmatch(r"[a-z_]+", name) and f"{name}=" in text} <= known
+    assert subprocess.run(["bash", "-n", "scripts/recipe"], check=False).returncode == 0
