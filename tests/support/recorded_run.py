@@ -23,7 +23,7 @@ from harbortrainer.backend.connect import Api
 from harbortrainer.backend.contract import TINKER_DOCUMENTS, Contract
 from harbortrainer.backend.sessions import Session
 from harbortrainer.cli.arguments import validate
-from harbortrainer.config import Config, Endpoint, RunSettings, ToolFormat
+from harbortrainer.config import Auto, Config, Endpoint, RunSettings, ToolFormat
 from harbortrainer.docker.host import RemoteHost
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Role, TrialName
@@ -314,6 +314,9 @@ class FakeHost(RemoteHost):
         self._note("images", task=task.name, at_once=self._building)
         self._building -= 1
         return ()
+
+    def window(self, images_gb: float | Auto, run_id: str) -> None:
+        self._note("window", images_gb=images_gb)
 
     def reap(self, run_id: str) -> None:
         self._note("reap", own=True)
