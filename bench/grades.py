@@ -111,7 +111,7 @@ def _works(arguments: argparse.Namespace) -> list[Work]:
 async def _run(arguments: argparse.Namespace, works: Sequence[Work]) -> list[dict[str, Any]]:
     kwargs = {name: json.loads(value) for name, _, value in (one.partition("=") for one in arguments.set)}
     n, run_id = arguments.parallel, f"grades-{uuid.uuid4().hex[:8]}"
-    config = Config(model_name="", tasks_dir="", n_parallel_envs=n, n_warm_envs=0, environment_kwargs=kwargs)
+    config = Config(model_name="", tasks_dir="", n_parallel_envs=n, environment_kwargs=kwargs)
     kept = arguments.tasks_dir.resolve().with_suffix(".control.json")
     known: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     at_once = asyncio.Semaphore(n)

@@ -120,7 +120,7 @@ def _used(path: Path) -> int:
 def quickstart(*settings: str) -> None:
     """Five places on each host are the ten that the quickstart has on one machine."""
     with own_cluster(VENV, BASE_IMAGE, places=(5, 5)) as cluster, TemporaryDirectory(prefix="ht-bench-") as logs:
-        words = ["hosts=ray", "n_parallel_envs=4", "n_warm_envs=1", f"logs_dir={logs}", "run_name=q", *settings]
+        words = ["hosts=ray", "n_parallel_envs=4", f"logs_dir={logs}", "run_name=q", *settings]
         environment = cluster.environment | {"SKYRL_TX_HOST": cluster.head_address}
         command = [*cluster.inside(cluster.head), "./run_quickstart.sh", *words]
         subprocess.run(command, env=environment, cwd=ROOT, check=True)

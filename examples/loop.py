@@ -152,7 +152,6 @@ async def opened(config: Config, outside: Outside) -> AsyncGenerator[Parts]:
         notes += agree(config, backend.kind, backend.contract, backend.max_context).notes
         print(*notes, sep="\n")
         sampler = PolicySampler(
-            request_timeout_sec=config.sample_timeout_sec,
             powers_of_two=backend.kind.answers_of_powers,
             silences=backend.silences,
         )

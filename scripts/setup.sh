@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings what is missing on this machine, says each step in a line, and is quick when nothing is.
-#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--tau] [--agents[=NAME,NAME]] [--ray] [--all]
+#   scripts/setup.sh [--dev] [--server] [--sampler] [--docker] [--base-image] [--tools-image] [--tau] [--agents[=NAME,NAME]] [--ray] [--loss] [--all]
 #     --dev          trainer environment .venv, tools for tests included (the default)
 #     --server       the self-hosted server's environment server/.venv (CUDA where nvidia-smi works)
 #     --sampler      vLLM's environment server/vllm/.venv for SAMPLER=vllm (2.4 GB on a CPU; not in --all)
@@ -10,8 +10,9 @@
 #     --tau          tau2-bench's domains for tasks_dir=tau:retail (42 MB; includes --dev)
 #     --agents       programs of agents, in .state/agents (scripts/agents/pack): mini-swe-agent, or those that are named
 #     --ray          Ray for trials on several machines, hosts=ray (76 MB; includes --dev; not in --all)
-#     --all          all of these but --sampler and --ray, side by side
-# VENV=FOLDER: a trainer environment of its own for --dev, --tau and --ray, instead of .venv.
+#     --loss         torch for loss=MODULE:FUNCTION (with the index's CUDA libraries; includes --dev; not in --all)
+#     --all          all of these but --sampler, --ray and --loss, side by side
+# VENV=FOLDER: a trainer environment of its own for --dev, --tau, --ray and --loss, instead of .venv.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 # shellcheck source=/dev/null
@@ -22,6 +23,7 @@ setup_one() {
     dev) ensure_trainer_env ;;
     tau) ensure_trainer_env && ensure_tau ;;
     ray) ensure_trainer_env && ensure_ray ;;
+    loss) ensure_trainer_env && ensure_loss ;;
     agents) ensure_agents mini-swe-agent ;;
     agents=*) IFS=, read -ra names <<<"${1#agents=}" && ensure_agents "${names[@]}" ;;
     server) ensure_server_env ;;
@@ -54,10 +56,10 @@ main() {
   local parts=() argument
   for argument in "$@"; do
     case "$argument" in
-      --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau | --agents | --agents=* | --ray) parts+=("${argument#--}") ;;
+      --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau | --agents | --agents=* | --ray | --loss) parts+=("${argument#--}") ;;
       --all) setup_all; exit ;;
-      -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
-      *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --tau --agents --ray --all" ;;
+      -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+      *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --tau --agents --ray --loss --all" ;;
     esac
   done
   mkdir -p "$STATE"

@@ -44,7 +44,7 @@ train() {
   shift 3
   "$PYTHON" -m src.train "${SERVER[@]}" model_name="$model" ${start:+"init_from=$start"} tasks_dir="$TASKS" \
     eval_tasks="$(held_out)" allow_family_overlap=true eval_group_size=4 eval_every=1000 \
-    batch_size=16 group_size=8 max_steps=20 n_parallel_envs=64 n_warm_envs=32 trial_timeout_sec=180 \
+    batch_size=16 group_size=8 max_steps=20 n_parallel_envs=64 trial_timeout_sec=180 \
     max_turns=4 max_tokens=128 context_limit=2048 \
     lora_rank=32 learning_rate=3e-4 num_substeps=2 loss_fn=importance_sampling run_name="$name" "$@"
 }

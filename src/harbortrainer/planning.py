@@ -23,7 +23,8 @@ from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
-from harbortrainer.policy.users import MOST_TOKENS, SCRIPTED
+from harbortrainer.model_file import SCRIPTED, model_of
+from harbortrainer.policy.users import MOST_TOKENS
 from harbortrainer.rollout.gates import first_agents
 from harbortrainer.run.config_changes import same_workload, to_json
 from harbortrainer.run.directory import RunDirectory
@@ -99,7 +100,7 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
     if not plan.pricing.known and config.backend == "tinker":
         notes.append(f"cost: {no_price(config)}")
     elif not plan.pricing.known:
-        notes.append("cost: unknown for your own server; give server_usd_per_hour=USD")
+        notes.append("cost: unknown for your own server; give prices=FILE with its usd_per_hour")
     if (over := spent.over()) is not None:
         notes.append(f"{over[0]}: the run would stop at once")
     notes += _caps(config, spent, forecast)
@@ -221,7 +222,8 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
 
 def _beside_limits(config: Config, work: RemainingWork) -> dict[str, tuple[Range, Range]]:
     """Bounds of what a simulated user reads and says: a message for each turn."""
-    if config.user_model in (None, SCRIPTED):
+    user = model_of("user", config.user)
+    if user is None or user.model == SCRIPTED:
         return {}
     turns = config.max_turns or None
     most = [None if turns is None else turns * tokens for tokens in (config.context_limit, MOST_TOKENS)]
@@ -289,11 +291,10 @@ async def _server(config: Config, api: Api) -> tuple[str, dict[str, Any]]:
 
 def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
     """A line for each cap that will or may end the run before its last step."""
-    before, hours = spent.account.total, forecast.container_sec * (1 / 3600)
+    before = spent.account.total
     limits = [
         ("max_usd", config.max_usd, forecast.usd(spent.pricing), spent.usd(before) or 0.0),
         ("max_tokens_total", config.max_tokens_total, forecast.tokens, before.tokens),
-        ("max_container_hours", config.max_container_hours, hours, before.container_sec / 3600),
         ("max_wall_sec", config.max_wall_sec, forecast.wall_sec, 0.0),
     ]
     for name, cap, range_, so_far in limits:
@@ -356,7 +357,7 @@ def _rows(plan: RunPlan, forecast: Forecast) -> Iterator[tuple[str, Range, str, 
         prices = f"{p.prefill:g} prefill (cached {p.cached_prefill:g}), {p.sample:g} sample, {p.train:g} train"
         parts.append(f"{pricing.source}: {prices} a million")
     if pricing.usd_per_hour:
-        parts.append(f"server_usd_per_hour={pricing.usd_per_hour:g} x wall time")
+        parts.append(f"{pricing.usd_per_hour:g} USD an hour of the server x wall time")
     yield "cost", cost, "USD", "; ".join(parts)
 
 

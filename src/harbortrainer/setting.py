@@ -94,11 +94,16 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """A setting of an earlier version, or a key of one (NAME.KEY). `now`: its present name, None = removed."""
+    """A setting of an earlier version, or a key of one (NAME.KEY). `now`: its present name, None = removed.
+
+    `kept`: a value beside the default that another setting says now; `moved`: whatever it is.
+    """
 
     default: Any
     instead: str
     now: str | None = None
+    kept: Any = None
+    moved: bool = False
 
 
 _NO_MARKS = "no trial is marked any more; leave it out"
@@ -110,7 +115,25 @@ FORMER = {
     "plan_json": Former(None, "use json=FILE with --dry-run"),
     "server_outage_limit_sec": Former(1800.0, "use outage_limit_sec", "outage_limit_sec"),
     "env_outage_limit_sec": Former(900.0, "use outage_limit_sec"),
-    "save_timeout_sec": Former(900.0, "use update_timeout_sec"),
+    "save_timeout_sec": Former(900.0, _CONSTANT),
+    "update_timeout_sec": Former(3600.0, _CONSTANT),
+    "sample_timeout_sec": Former(600.0, _CONSTANT),
+    "command_wait": Former("prompt", "a command ends at its shell's next prompt; leave it out"),
+    "n_warm_envs": Former(None, "it follows from n_parallel_envs; leave it out"),
+    "eval_overlap": Former(False, "with max_steps_off_policy evaluations run beside training; leave it out"),
+    "weights_in_flight": Former("switch", "a running trial takes new weights from its next turn on; leave it out"),
+    "importance_cap": Former(2.0, _CONSTANT),
+    "reward_weight": Former(1.0, "use advantage_baseline=none for 0, or leave it out", kept=0.0),
+    "max_container_hours": Former(0.0, "use max_usd, max_trials or max_wall_sec"),
+    "server_usd_per_hour": Former(0.0, "use prices=FILE with usd_per_hour (docs/cost.md)"),
+    **{
+        f"{role}_{part}": Former(default, f"use {role}=FILE (docs/recipes.md)", moved=True)
+        for role in ("user", "judge")
+        for part, default in (("model", None), ("url", None), ("key", None), ("kwargs", {}))
+    },
+    "judge_weight": Former(0.1, "use judge=FILE with weight (docs/recipes.md)", moved=True),
+    "taxonomy": Former(None, "use judge=FILE with taxonomy (docs/recipes.md)", moved=True),
+    "on_stop": Former("cancel", "running trials are cancelled; max_trials lets the last ones end"),
     "server_silence_sec": Former(120.0, _CONSTANT),
     "n_parallel_starts": Former(8, _CONSTANT),
     "n_parallel_verifiers": Former(None, "use n_parallel_envs, which limits verifiers too"),

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import Any, NoReturn
 
-from harbortrainer.config import Config, RunSettings
+from harbortrainer.config import RunSettings
 
 SIGNAL_STATUS = 130  # 128 + SIGINT, for SIGTERM too
 LIMIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: stopped by a limit; the same command continues the run
@@ -35,7 +35,6 @@ class Stop:
         self.lets_end = False  # whether running trials may finish
         self.resume_hint = ""  # printed when a second signal ends the process
         self._say: Callable[[str], None] = lambda _: None
-        self._wait_for_trials = False
         self._trials_left: int | None = None
         self._max_trials = 0
         self._overspent: Callable[[], tuple[str, int] | None] = lambda: None
@@ -50,7 +49,6 @@ class Stop:
     def limit(self, config: RunSettings, say: Callable[[str], None]) -> None:
         """Apply the run's own limits; `max_wall_sec` counts from now."""
         self._say = say
-        self._wait_for_trials = isinstance(config, Config) and config.on_stop == "wait"
         if seconds := config.max_wall_sec:
             why = f"max_wall_sec={seconds:g} are over"
             asyncio.get_running_loop().call_later(seconds, self.request, why, LIMIT_STATUS)
@@ -83,7 +81,7 @@ class Stop:
 
     def request(self, why: str, status: int) -> None:
         """Ask the run to end. Outside of `polled` this cancels the task of `cancels`."""
-        self._request(why, status, lets_end=self._wait_for_trials)
+        self._request(why, status, lets_end=False)
 
     def request_soon(self, why: str, status: int) -> None:
         """`request` from any thread; after `limit_spending`."""

@@ -16,9 +16,10 @@ A_BATCH = 8000  # tokens, at most, of 8 trials and their update
 @pytest.mark.nightly
 def test_a_capped_run_and_plans(server_url: str, docker_ready: str, tiny_model_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "capped"
-    settings = (f"model_name={tiny_model_dir}", f"max_tokens_total={CAP}", "max_container_hours=9", "save_every=0")
+    settings = (f"model_name={tiny_model_dir}", f"max_tokens_total={CAP}", "save_every=0")
     settings += ("eval_tasks=", "allow_family_overlap=false")
-    money = ("max_usd=9", "server_usd_per_hour=0.1")
+    (tmp_path / "prices.json").write_text('{"usd_per_hour": 0.1}')
+    money = ("max_usd=9", f"prices={tmp_path / 'prices.json'}")
     done = run(command(server_url, tmp_path, *settings, *money, "run_name=capped", "max_steps=9"))
     assert done.returncode == 81, done.stdout + done.stderr
     assert f"max_tokens_total={CAP} is reached" in done.stdout

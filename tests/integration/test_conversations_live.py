@@ -1,6 +1,7 @@
 """Conversations with tools and a simulated user on the real self-hosted server."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ async def test_what_was_sampled_is_trained_and_the_user_stays_the_base_model(
     server_url: str, tiny_model_dir: Path
 ) -> None:
     """Logprobs of the trainer are the sampler's over a whole conversation; training does not move the user."""
-    changes = {"tool_format": "hermes", "user_model": "base", "user_kwargs": {"max_tokens": 8}}
+    changes = {"tool_format": "hermes", "user": json.dumps({"model": "base", "fields": {"max_tokens": 8}})}
     settings = config(server_url, tiny_model_dir, **changes)
     backend = await Outside().connect(settings)
     template = ChatTemplate.load(str(tiny_model_dir), False, settings.tool_format)

@@ -54,7 +54,7 @@ class Batch:
             write_trajectory(self.folder, trajectory)
             self.stored.append(trajectory.trial_name)
 
-        host, client = local_host(policy, n_parallel_envs=1, n_warm_envs=0, quarantine_after=1)
+        host, client = local_host(policy, n_parallel_envs=1, quarantine_after=1)
         rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, RUN, self.ledger)
         done = self.ledger.reusable("step", read_batch(self.folder))
         try:

@@ -43,7 +43,7 @@ class Policy:
 
 
 async def run_batch(folder: Path, policy: Policy, **fields: Any) -> list[TrajectoryGroup]:
-    host, _ = local_host(policy, n_parallel_envs=N_TRIALS, n_warm_envs=0, max_turns=3, **fields)
+    host, _ = local_host(policy, n_parallel_envs=N_TRIALS, max_turns=3, **fields)
     rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, "outage")
     try:
         return await rollouts.run_groups([make_task(folder)], N_TRIALS, folder / "b", step=0, temperature=1.0)

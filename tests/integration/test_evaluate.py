@@ -21,7 +21,6 @@ SMALL = [
     "trials=2",
     "k=1,2",
     "n_parallel_envs=2",
-    "n_warm_envs=0",
     "max_turns=2",
     "max_tokens=24",
     "context_limit=2048",

@@ -60,9 +60,10 @@ BROKEN = [verifier("crash"), verifier("hang")]
 
 async def run_group(folder: Path, task: Task, policy: Any, ledger: Any, n: int = len(FAULTS)) -> TrajectoryGroup:
     """One trial at a time."""
-    fields: dict[str, Any] = {"n_parallel_envs": 1, "n_warm_envs": 0, "max_attempts": 9, "quarantine_after": 0}
+    fields: dict[str, Any] = {"n_parallel_envs": 1, "max_attempts": 9, "quarantine_after": 0}
     host, _ = local_host(policy, **fields)
     rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, RUN_ID, ledger)
+    rollouts._gates.containers.resize(1)
     try:
         (group,) = await rollouts.run_groups([task], n, folder / "b", step=0, temperature=1.0)
     finally:

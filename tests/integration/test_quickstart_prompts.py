@@ -47,7 +47,6 @@ LLMS: dict[str, ScriptedLLM] = {}
 
 class ScriptedTerminus(Terminus2):
     # as in training: Harbor's own reads the terminal before its shell has shown a prompt
-    _command_wait = "prompt"
     setup = TrainableTerminus2.setup  # pyright: ignore[reportAssignmentType]
     _execute_commands = TrainableTerminus2._execute_commands  # pyright: ignore[reportAssignmentType]
 

@@ -13,7 +13,6 @@ from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.environment import DockerEngineEnvironment
 from harbortrainer.rollout.agent import Command, KeysRefused, Terminal, TmuxSession
-from harbortrainer.rollout.terminal import CommandWait
 from tests.support.docker_parts import a_run, containers, environment_of, write_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,7 +32,7 @@ async def environment(
     await drain()
 
 
-async def terminal_in(environment: DockerEngineEnvironment, wait: CommandWait = "prompt") -> Terminal:
+async def terminal_in(environment: DockerEngineEnvironment) -> Terminal:
     """A new session in the container, its first screen taken."""
     terminal = Terminal(
         session_name=f"turn-{next(NUMBERS):03}",
@@ -41,7 +40,6 @@ async def terminal_in(environment: DockerEngineEnvironment, wait: CommandWait = 
         logging_path=EnvironmentPaths.agent_dir / "pane",
         local_asciinema_recording_path=None,
         remote_asciinema_recording_path=None,
-        command_wait=wait,
     )
     await terminal.start()
     await terminal.get_incremental_output()
@@ -154,11 +152,6 @@ async def test_waiting_without_keys(environment: DockerEngineEnvironment) -> Non
     assert seconds >= 1.45
     _, seconds = await turn(terminal, ("sleep 2; echo lo''ng\n", 0.2), ("", LONG))
     assert "long" in await terminal.capture_pane() and 1.9 < seconds < SOON
-
-
-async def test_the_whole_duration_on_request(environment: DockerEngineEnvironment) -> None:
-    _, seconds = await turn(await terminal_in(environment, "duration"), ("echo quick\n", 1.5))
-    assert seconds >= 1.45
 
 
 async def test_a_dash_in_the_pane_asks_too(environment: DockerEngineEnvironment) -> None:

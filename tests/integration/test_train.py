@@ -275,13 +275,11 @@ def test_a_second_signal_leaves_at_once_and_the_next_run_cleans_up(server_url: s
         toml = tmp_path / "tasks" / name / "task.toml"
         toml.write_text(toml.read_text().replace("[verifier]\ntimeout_sec = 60.0", "[verifier]\ntimeout_sec = 600.0"))
     tasks = (f"tasks_dir={tmp_path / 'tasks'}", "eval_tasks=", "allow_family_overlap=false")
-    process = start(command(server_url, tmp_path, *tasks, "run_name=left", "on_stop=wait"))
-    until(process, lambda: len(containers(tmp_path / "left")) > 0)
-    process.send_signal(signal.SIGTERM)
+    process = start(command(server_url, tmp_path, *tasks, "run_name=left", "max_trials=2"))
     assert process.stdout is not None
     limit = threading.Timer(1800, process.kill)
     limit.start()
-    assert any("SIGTERM: running trials may finish" in line for line in process.stdout)
+    assert any("max_trials=2 were started: running trials may finish" in line for line in process.stdout)
     limit.cancel()
     until(process, lambda: process.send_signal(signal.SIGTERM), over=True)
     output, _ = process.communicate()

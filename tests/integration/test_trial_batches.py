@@ -67,7 +67,8 @@ async def test_a_hanging_sampler_is_retried_up_to_max_attempts_then_dropped_from
     def reply(request: Request) -> str | None:
         return None if len(client.requests) in hangs else by_turn(request, client)
 
-    rollouts, client = made(reply, sampler, n_parallel_envs=1, n_warm_envs=0, max_attempts=2)  # one after another
+    rollouts, client = made(reply, sampler, n_parallel_envs=1, max_attempts=2)
+    rollouts._gates.containers.resize(1)  # one after another
     hangs = (1, 8)
     groups = await rollouts.run_groups([make_task(tmp_path)], 3, tmp_path / "step_000000", step=0, temperature=1.0)
     await rollouts.aclose()

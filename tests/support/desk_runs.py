@@ -16,6 +16,7 @@ from harbortrainer.run.trajectories import read_batch
 from harbortrainer.venues.tau.user import STOP
 from tests.conftest import ROOT
 from tests.support.chat_server import ChatServer, Reply, chat_server, says
+from tests.support.taxonomy import user_file
 
 MODEL = Path("models/desk")
 # Shapes of the quickstart, on both sides: the server has their programs in its cache.
@@ -75,7 +76,7 @@ async def run_with_outage(url: str, folder: Path, seconds: float = 0.0, trials: 
     for `seconds` at least.
     """
     async with chat_server(customer) as server:
-        user = [f"user_url={server.url}", "user_model=customer"]
+        user = [f"user={user_file(url=server.url, model='customer')}"]
         run = RunDirectory(folder / "outage")
         running = asyncio.create_task(run_desk(url, folder, run.name, *user, "max_steps=1", trials=trials))
         away = asyncio.create_task(_go_away(server, run, seconds, trials // 2))

@@ -148,7 +148,7 @@ class Rig:
 
     def __init__(self, folder: Path, turns: int = 3) -> None:
         self.folder = folder
-        self.config = Config(model_name="m", tasks_dir=".", n_parallel_envs=4, n_warm_envs=0)
+        self.config = Config(model_name="m", tasks_dir=".", n_parallel_envs=4)
         self.sampler, self.observer = PolicySampler(), States()
         self.gates = Gates.of(self.config)
         self.run = RunParts(self.config, self.sampler, chat_template(), "run", self.gates, self.observer)

@@ -132,7 +132,6 @@ async def product_trial(task: Path, script: str) -> QualificationTrial:
         model_name="",
         tasks_dir="",
         n_parallel_envs=1,
-        n_warm_envs=0,
         trial_timeout_sec=300.0,
     )
     daemon = Daemon(config.outage_limit_sec)

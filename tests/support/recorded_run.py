@@ -208,7 +208,7 @@ class FakeTrial:
 class FakeEndpoint:
     """Simulated user or judge: notes every request. A judge's score is 1 for the first member of a group, else -0.5."""
 
-    described, outages = "judge_url=here", 0
+    described, outages = "judge=here", 0
 
     def __init__(self, place: Place, recorder: Recorder) -> None:
         self._note = recorder.note
@@ -241,7 +241,7 @@ class NotedStop(Stop):
 
     def limit(self, config: RunSettings, say: Callable[[str], None]) -> None:
         super().limit(config, say)
-        self._note("stop", waits=self._wait_for_trials, after_sec=config.max_wall_sec)
+        self._note("stop", after_sec=config.max_wall_sec)
 
 
 FORWARD = -0.8  # of a pass that changes nothing: further from the samples' -0.5 than loss_fn=dppo moves them

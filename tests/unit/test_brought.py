@@ -138,6 +138,6 @@ def test_other_code_is_another_run(tmp_path: Path) -> None:
 
 
 def test_the_usual_advantages_are_not_a_bit_different() -> None:
-    plain = assemble([group(1, 0, 0)], config(reward_weight=0.3))
-    assert list(plain.advantages.values()) == [0.3 * (one - 1 / 3) for one in (1, 0, 0)]
+    plain = assemble([group(1, 0, 0)], config())
+    assert list(plain.advantages.values()) == [one - 1 / 3 for one in (1, 0, 0)]
     assert all(one.advantages_T.dtype == np.float32 for one in plain.sequences_D)

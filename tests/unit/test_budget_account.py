@@ -12,6 +12,7 @@ from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import CONSTANT, NO_SIGNAL, TOO_SMALL
 from harbortrainer.run.ledger import KILLED
+from tests.support.taxonomy import judge_file, user_file
 
 
 def config(**fields: Any) -> Config:
@@ -165,7 +166,7 @@ def test_tokens_of_users_and_judges_are_purposes_with_prices_of_their_own(tmp_pa
     prices = tmp_path / "prices.json"
     of_policy, of_user = ({"prefill": n, "sample": n, "train": n} for n in (1e6, 2e6))
     prices.write_text(json.dumps({"m": of_policy, "ann": of_user}))
-    models = {"user_model": "ann", "user_url": "http://u", "judge_model": "unknown", "judge_url": "http://j"}
+    models = {"user": user_file(model="ann"), "judge": judge_file(model="unknown")}
     used = {"user_prompt_tokens": 30, "user_sampled_tokens": 3, "judge_prompt_tokens": 50, "judge_sampled_tokens": 5}
 
     def spent(**fields: Any) -> Budget:
@@ -181,7 +182,7 @@ def test_tokens_of_users_and_judges_are_purposes_with_prices_of_their_own(tmp_pa
     assert (row["spend/tokens_user"], row["spend/tokens_judge"], row["spend/tokens"]) == (99, 165, 330 + 99 + 165)
     assert row["spend/usd_user"] == 99 * 2 and row["spend/usd_judge"] == 0.0, "without a price they cost nothing here"
     assert row["spend/usd"] == 330 + 99 * 2
-    assert spent(user_model="base").metrics()["spend/usd_user"] == 99, "the base model has the policy's price"
+    assert spent(user="base").metrics()["spend/usd_user"] == 99, "the base model has the policy's price"
     assert spent(max_tokens_total=500.0).over() is not None and spent(max_tokens_total=600.0).over() is None
 
 
@@ -237,12 +238,18 @@ def test_a_wrong_file_of_prices_is_one_line(tmp_path: Path, content: str, words:
     assert str(error.value).startswith("prices=") and "\n" not in str(error.value)
 
 
-def test_a_cap_in_usd_without_a_price_is_refused() -> None:
+def test_a_cap_in_usd_without_a_price_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"max_usd=5: no price known for m: give prices=FILE \(docs/cost.md\)"):
         pricing_of(config(max_usd=5))
-    with pytest.raises(UserError, match="or server_usd_per_hour=USD"):
+    with pytest.raises(UserError, match="or with usd_per_hour of the server"):
         pricing_of(config(max_usd=5, backend="skyrl-tx"))
-    assert pricing_of(config(max_usd=5, backend="skyrl-tx", server_usd_per_hour=2)).known
+    file = tmp_path / "prices.json"
+    file.write_text('{"usd_per_hour": 2}')
+    assert pricing_of(config(max_usd=5, backend="skyrl-tx", prices=str(file))).usd_per_hour == 2
+    for wrong, backend in (("-1", "skyrl-tx"), ("true", "skyrl-tx"), ('"two"', "skyrl-tx"), ("2", "tinker")):
+        file.write_text(f'{{"usd_per_hour": {wrong}}}')
+        with pytest.raises(UserError, match=r"^prices=.*: usd_per_hour="):
+            pricing_of(config(backend=backend, prices=str(file)))
     assert not pricing_of(config(backend="skyrl-tx", model_name="Qwen/Qwen3-8B")).known, (
         "of the cloud, not of one's own"
     )

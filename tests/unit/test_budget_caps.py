@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.budget.budget import CONTAINERS_STATUS, TOKENS_STATUS, USD_STATUS
+from harbortrainer.budget.budget import TOKENS_STATUS, USD_STATUS
 from harbortrainer.cli.arguments import validate
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.tinker_llm import live_llm
@@ -37,7 +37,7 @@ class Capped:
         self._base = (
             "backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={folder / 'tasks'}",
             "batch_size=2", "group_size=2", f"n_epochs={BATCHES // 2}", "save_every=0", f"logs_dir={self.logs}",
-            f"prices={folder / 'prices.json'}", "n_parallel_envs=2", "n_warm_envs=0",
+            f"prices={folder / 'prices.json'}", "n_parallel_envs=2",
         )  # fmt: skip
 
     async def process(self, name: str, *arguments: str) -> int:
@@ -86,20 +86,6 @@ async def test_a_cap_ends_the_run_within_one_batch(capped: Capped, field: str, m
     assert await capped.process("run", f"{field}=0") == 0
     assert capped.steps("run") == BATCHES
     assert capped.lines("run", "metrics.jsonl")[-1][metric] <= spent[-1] + a_batch
-
-
-async def test_container_hours_are_capped(capped: Capped) -> None:
-    assert await capped.process("run", "max_container_hours=1e-9") == CONTAINERS_STATUS
-    assert capped.steps("run") == 0 and capped.lines("run", "checkpoints.jsonl")
-    assert capped.said[-1].startswith("max_container_hours=1e-09 is reached")
-    assert await capped.process("run", "max_container_hours=100") == 0
-    assert capped.steps("run") == BATCHES
-
-
-async def test_on_stop_wait_lets_the_trials_end_that_run(capped: Capped) -> None:
-    assert await capped.process("run", "max_tokens_total=1", "on_stop=wait") == TOKENS_STATUS
-    fates = [record["fate"] for record in capped.lines("run", "ledger.jsonl") if record["event"] == "ended"]
-    assert fates == ["graded"] * len(capped.started("run"))
 
 
 async def test_a_cancelled_trial_is_counted_with_what_it_said(capped: Capped, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,7 @@ def test_a_user_is_in_the_bounds_and_in_what_earlier_batches_took() -> None:
     settings: dict[str, Any] = {"max_turns": 10, "context_limit": 1000, "max_tokens": 100}
     work = RemainingWork(0, 2, 8, 0, 0)
     alone = from_limits(Config(model_name="m", tasks_dir=".", **settings), work)
-    with_user = from_limits(Config(model_name="m", tasks_dir=".", user_model="base", **settings), work)
+    with_user = from_limits(Config(model_name="m", tasks_dir=".", user="base", **settings), work)
     prompt, said = with_user.beside["user"]
     assert (prompt.high, said.high) == (8 * 10 * 1000, 8 * 10 * 1024) and not alone.beside
     assert with_user.tokens.high == (alone.tokens.high or 0) + 8 * 10 * 2024

@@ -12,8 +12,10 @@ from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.cli.main import load_environment, main, run_command
 from harbortrainer.config import FIELDS
 from harbortrainer.durable.files import read_json, write_json
+from harbortrainer.durable.jsonl import append_line
 from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import ExportArgs
+from harbortrainer.model_file import ModelFile, model_of
 from harbortrainer.report.arguments import ReportArgs
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.directory import RunDirectory
@@ -63,13 +65,13 @@ def test_the_last_of_two_values_wins_so_that_a_script_can_be_overridden():
         ("loss_fn=dro", ["loss_fn=dro", "ppo", "cispo"]),
         ("group_size", ["group_size", "key=value"]),
         ("learning_rate=fast", ["learning_rate=fast", "must be a number"]),
-        ("n_warm_envs=few", ["n_warm_envs=few", "must be a whole number"]),
+        ("max_turns=few", ["max_turns=few", "must be a whole number"]),
         ("curriculum_band=0.5", ["curriculum_band=0.5", "two numbers"]),
         ("environment_kwargs.a.b=1", ["environment_kwargs.a.b=1: ", "give environment_kwargs.NAME=VALUE"]),
-        ("--judge_kwargs.a.b.c=1", ["judge_kwargs.a.b.c=1: ", "give judge_kwargs.NAME=VALUE"]),
+        ("--agent_kwargs.a.b.c=1", ["agent_kwargs.a.b.c=1: ", "give agent_kwargs.NAME=VALUE"]),
         ("environment_kwargs.=1", ["environment_kwargs.=1: ", "give environment_kwargs.NAME=VALUE"]),
         ("outcome_policy=mask", ["outcome_policy=mask", "give outcome_policy.NAME=VALUE"]),
-        ("judge_weigth=1", ["judge_weigth", "did you mean judge_weight"]),
+        ("learning_rat=1", ["learning_rat", "did you mean learning_rate"]),
         ("quality=1", ["quality", "see --help"]),
         ("enable_summarize=perhaps", ["enable_summarize=perhaps", "true or false"]),
     ],
@@ -127,6 +129,21 @@ def test_a_run_of_an_earlier_version_is_continued(tmp_path: Path, caplog: pytest
     assert resumed.max_wall_sec == 7.0 and resumed.outage_limit_sec == 1800.0
     (line,) = caplog.messages
     assert "keep_every=5 is no longer a setting and has no effect" in line and str(run.config) in line
+
+
+def test_user_and_judge_of_an_earlier_version_are_those_of_their_files_now(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDirectory(tmp_path)
+    saved = {name: value for name, value in to_json(parse(BASE)).items() if name not in ("user", "judge")}
+    judge = {"judge_model": "j", "judge_url": "http://j/v1", "judge_weight": 0.5, "taxonomy": None, "judge_kwargs": {}}
+    distil = {"user_model": "base", "reward_weight": 0.0, "kl_penalty_coef": 1.0, "user_kwargs": {}}
+    write_json(run.config, saved | judge | distil)
+    change = {"judge_weight": {"before": 0.5, "now": 0.25}}
+    append_line(run.config_changes, {"time": 1.0, "from_step": 2, "changes": change})
+    resumed = parse([f"resume={tmp_path}"])
+    assert resumed.user == "base" and resumed.advantage_baseline == "none" and caplog.messages == []
+    assert model_of("judge", resumed.judge) == ModelFile("j", "http://j/v1", weight=0.25)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_run_from_before_names_made_families_keeps_its_split(run: RunDirectory
     assert parse([f"resume={run.path}"]).family is None
 
 
-KEYED = ["outcome_policy.max_turns=0.25", "outcome_policy.completed=mask", "task_weights.easy=2", "judge_kwargs.n=1"]
+KEYED = ["outcome_policy.max_turns=0.25", "outcome_policy.completed=mask", "task_weights.easy=2", "agent_kwargs.n=1"]
 
 
 def test_the_same_command_with_keys_of_a_setting_continues_the_run(run: RunDirectory) -> None:

@@ -148,7 +148,7 @@ async def main():
     stop = Stop()
     stop.resume_hint = "resume with: x"
     with Display() as display, stopping.signals_to(stop), stop.polled():
-        display.follow(stop, waits=False)
+        display.follow(stop, trials=True)
         stop.limit(Config(model_name="", tasks_dir=""), display.say)
         with display.trials("step 0", 4):
             os.kill(os.getpid(), signal.SIGINT)
@@ -191,7 +191,7 @@ def test_an_evaluation_beside_a_batch_is_counted_with_it(terminal: Terminal) -> 
 
 async def test_the_panel_says_what_a_stop_does(terminal: Terminal) -> None:
     stop, display = Stop(), Display(console_of(Pane(terminal)))
-    display.follow(stop, waits=False)
+    display.follow(stop, trials=True)
     assert "before it begins" in display._notes()["Ctrl-C"]
     with display.trials("step 0", 4):
         assert "cancels running trials, saves the weights" in display._notes()["Ctrl-C"]

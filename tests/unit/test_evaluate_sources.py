@@ -3,14 +3,13 @@
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harbortrainer.durable.jsonl import append_line
 from harbortrainer.evaluation import session
-from harbortrainer.evaluation.arguments import parse, trainer_config
-from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.evaluation.arguments import parse
+from harbortrainer.model_file import ModelFile, model_of
 from tests.unit.test_evaluate import TASKS, copy_tasks, make_run, recorder, result, run
 
 __all__ = ["recorder", "run"]
@@ -59,21 +58,6 @@ def test_mistakes_about_sources_are_one_line(run, tmp_path, capsys, argument, wo
     assert words in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-def test_limits_of_the_server_are_as_told(run, monkeypatch):
-    made: list[dict[str, Any]] = []
-
-    class Noted(PolicySampler):
-        def __init__(self, **settings: Any) -> None:
-            made.append(settings)
-            super().__init__(**settings)
-
-    monkeypatch.setattr(session, "PolicySampler", Noted)
-    assert run("sample_timeout_sec=7") == 0
-    assert [one["request_timeout_sec"] for one in made] == [7.0]
-    config = trainer_config(parse(["model_name=m", "tasks_dir=t", "update_timeout_sec=5"]), "m")
-    assert config.update_timeout_sec == 5.0
-
-
 def test_the_user_is_that_of_the_runs_last_process(tmp_path: Path) -> None:
     """The run was resumed with another address of its user, and an evaluation asked the first one."""
     folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "count-1"), 5)
@@ -82,21 +66,22 @@ def test_the_user_is_that_of_the_runs_last_process(tmp_path: Path) -> None:
     change = {"time": 1.0, "from_step": 3, "changes": {"user_url": {"before": "http://old/v1", "now": "http://new/v1"}}}
     (folder / "config_changes.jsonl").write_text(json.dumps(change) + "\n")
     config = session.make_plan(parse(["tasks_dir=tau:desk", f"checkpoint={folder}"])).config
-    assert (config.user_model, config.user_url) == ("gpt", "http://new/v1")
+    assert model_of("user", config.user) == ModelFile("gpt", "http://new/v1")
 
 
 def test_a_continued_evaluation_keeps_its_user(tmp_path: Path) -> None:
     """The run was resumed with another user in between: half of the trials would have talked to each."""
     folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "count-1"), 5)
-    (folder / "config.json").write_text(json.dumps({"model_name": "models/one", "user_model": "gpt", "user_url": "u"}))
+    (folder / "config.json").write_text(
+        json.dumps({"model_name": "models/one", "user_model": "gpt", "user_url": "http://u"})
+    )
     args = parse(["tasks_dir=tau:desk", f"checkpoint={folder}", f"out={tmp_path / 'out'}"])
     session._directory(session.make_plan(args))
 
-    def continued(**now: str) -> tuple[str | None, str | None]:
+    def continued(**now: str) -> ModelFile | None:
         changes = {name: {"before": "?", "now": value} for name, value in now.items()}
         append_line(folder / "config_changes.jsonl", {"time": 1.0, "from_step": 3, "changes": changes})
-        config = session.make_plan(parse([f"out={tmp_path / 'out'}"])).config
-        return config.user_model, config.user_url
+        return model_of("user", session.make_plan(parse([f"out={tmp_path / 'out'}"])).config.user)
 
-    assert continued(user_url="moved") == ("gpt", "moved")
-    assert continued(user_model="other", user_url="another") == ("gpt", "u")
+    assert continued(user_url="http://moved") == ModelFile("gpt", "http://moved")
+    assert continued(user_model="other", user_url="http://another") == ModelFile("gpt", "http://u")

@@ -1,5 +1,6 @@
 """No setting silently does nothing: each one changes what a run does outside, or is refused with a message."""
 
+import json
 import shutil
 import typing
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,7 @@ from harbortrainer.config import FIELDS, SETTINGS, Config
 from harbortrainer.setting import shown
 from tests.support.measured import write_measured
 from tests.support.recorded_run import recorded_run
-from tests.support.taxonomy import write_taxonomy
+from tests.support.taxonomy import judge_file
 from tests.support.tiers import first
 
 type Run = Callable[..., Awaitable[list[str]]]
@@ -32,7 +33,6 @@ MORE = ("count-1", "count-2", "create-1", "create-2")
 STEPS = ("tasks_dir=MORE",)
 SPLIT = (*STEPS, "eval_split=0.25")
 SUBSTEPS = ("batch_size=2", "num_substeps=2")
-JUDGE = ("judge_model=j", "judge_url=http://judge/v1")
 PPO = ("loss_fn=ppo",)
 LONG = ("n_epochs=3",)
 GROUP = ("group_size=4",)
@@ -47,19 +47,11 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "kl_reference": ("tinker://t/weights/state-9", ("kl_penalty_coef=0.1",)),
     "tinker_base_url": ("http://cloud:1", ("backend=tinker", "skyrl_tx_url=None", "context_limit=30000")),
     "model_name": ("models/two", ()),
-    "user_model": ("base", ()),
-    "user_url": ("http://user/v1", ()),
-    "user_key": ("KEY", ()),
-    "user_kwargs": (".seed=1", ()),
-    "judge_model": ("i", JUDGE),
-    "judge_url": ("http://elsewhere/v1", JUDGE),
-    "judge_key": ("KEY", JUDGE),
-    "judge_kwargs": (".n=1", JUDGE),
-    "judge_weight": ("0.5", (*JUDGE, "taxonomy=TAXONOMY", "judge_weight=0.2")),
-    "taxonomy": ("TAXONOMY", JUDGE),
     "advantage": (f"{OWN}:squared", ()),
     "reward": (f"{OWN}:by_member", ()),
     "loss": (f"{OWN}:importance_sampling", ()),
+    "user": ("base", ()),
+    "judge": ("JUDGE", ()),
     "agent": ("codex", ()),
     "agent_kwargs": (".max_tokens=9", ()),
     "agents_dir": ("nowhere", ()),
@@ -85,12 +77,13 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "allow_family_overlap": ("true", (*STEPS, "eval_split=0.5")),
     "eval_group_size": ("2", SPLIT),
     "eval_every": ("1", (*SPLIT, *LONG)),
-    "eval_overlap": ("true", (*SPLIT, *LONG)),
     "eval_temperature": ("0.0", SPLIT),
     "n_epochs": ("2", ()),
-    "n_warm_envs": ("0", ()),
     "n_parallel_builds": ("1", ()),
     "images_ahead": ("0", ("batch_size=1",)),
+    "images": ("no-registry", ()),
+    "base_images": ("nowhere", ()),
+    "images_gb": ("20", ()),
     "family": ("(.)", SPLIT),
     "environment_type": ("daytona", ()),
     "environment_kwargs": (".pids_limit=99", ()),
@@ -107,10 +100,8 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "clip_high_threshold": ("3.0", PPO),
     "max_trials": ("5", STEPS),
     "max_tokens_total": ("5", ()),
-    "max_usd": ("1e-9", ("server_usd_per_hour=1e9",)),
-    "max_container_hours": ("1e-9", ()),
+    "max_usd": ("1e-9", ("prices=PRICES",)),
     "prices": ("nowhere.json", ()),
-    "server_usd_per_hour": ("1e15", ("server_usd_per_hour=1e-9", "max_usd=1e3")),
     "logs_dir": ("OTHER_LOGS", ()),
     "run_name": ("other", ()),
     "resume": ("nowhere", ()),
@@ -148,6 +139,12 @@ def copy_tasks(folder: Path, names: tuple[str, ...]) -> str:
     return str(folder)
 
 
+def write_prices(file: Path) -> str:
+    """A server of which an hour costs a thousand million USD."""
+    file.write_text(json.dumps({"usd_per_hour": 1e9}))
+    return str(file)
+
+
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = tmp_path_factory.mktemp("walk")
@@ -159,7 +156,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "MORE": copy_tasks(root / "more", MORE),
         "OTHER": copy_tasks(root / "other", MORE[:2]),
         "BROKEN": broken,
-        "TAXONOMY": write_taxonomy(root / "taxonomy.json"),
+        "JUDGE": judge_file(),
+        "PRICES": write_prices(root / "prices.json"),
         "MEASURED": write_measured(root / "measured.json", {tasks / "count-1": 0.5, tasks / "create-1": 0.8}),
         "NARROW": write_measured(root / "narrow.json", {tasks / "count-1": 0.5, tasks / "create-1": 1.0}),
     }

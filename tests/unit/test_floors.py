@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "src" / "harbortrainer"
 FLOORS = [  # a module or package imports only what stands in a line above its own
     {"commands", "errors", "setting", "stats"},
-    {"config", "durable", "plugins"},
+    {"config", "durable", "model_file", "plugins"},
     {"harbor", "learning", "stopping"},
     {"cli", "docker", "policy", "tasks"},
     {"backend", "rollout", "run"},

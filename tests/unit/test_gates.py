@@ -92,10 +92,7 @@ async def test_failed_and_cancelled_starts_give_their_place_back() -> None:
     [
         ({"n_parallel_envs": 8}, 10),
         ({"n_parallel_envs": 1}, 2),
-        ({"n_parallel_envs": 8, "n_warm_envs": 0}, 8),
-        ({"n_parallel_envs": 8, "n_warm_envs": 8}, 16),
         ({"n_parallel_envs": 8, "environment_type": "daytona"}, 8),
-        ({"n_parallel_envs": 8, "environment_type": "daytona", "n_warm_envs": 3}, 11),
     ],
 )
 def test_containers_are_those_that_run_and_those_kept_warm(fields: dict[str, Any], containers: int) -> None:

@@ -159,7 +159,6 @@ def test_a_task_arrives_with_the_modes_of_its_files(tmp_path: Path) -> None:
         ),
         ({"n_parallel_envs": "auto"}, "n_parallel_envs=auto: with hosts give a number, which holds for each host"),
         ({"max_steps_off_policy": 1}, "max_steps_off_policy=1: hosts sample the weights published last and no others"),
-        ({"eval_overlap": True, "eval_split": 0.5}, "eval_overlap=true: hosts sample the weights published last"),
         (
             {"backend": "skyrl-tx", "skyrl_tx_url": "http://localhost:8000"},
             "skyrl_tx_url=http://localhost:8000: with hosts give an address of the server that every host reaches",

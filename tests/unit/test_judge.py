@@ -25,10 +25,10 @@ from harbortrainer.watch.wandb_log import wandb_project
 from tests.conftest import ROOT
 from tests.support.chat_server import chat_server, says
 from tests.support.recorded_run import FakeEndpoint, FakeServer, Recorder, fake_run
-from tests.support.taxonomy import write_taxonomy
+from tests.support.taxonomy import judge_file, write_taxonomy
 from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
 
-CONFIG = Config(model_name="m", tasks_dir="x", judge_model="j", judge_url="http://j/v1", judge_weight=0.1)
+CONFIG = Config(model_name="m", tasks_dir="x", judge=judge_file(weight=0.1))
 
 
 def group(rewards: Sequence[float | None], shaping: Sequence[dict[str, float]]) -> TrajectoryGroup:
@@ -124,8 +124,7 @@ def test_only_the_assembling_of_a_batch_reads_shaping() -> None:
 
 
 def test_an_evaluation_has_no_setting_of_a_judge() -> None:
-    names = [name for name in settings(Config) if name.startswith("judge") or name == "taxonomy"]
-    assert len(names) == 6 and not set(names) & settings(EvalArgs).keys()
+    assert "judge" in settings(Config) and "judge" not in settings(EvalArgs)
 
 
 def test_shaping_is_in_the_trials_file_and_older_files_have_none(tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ async def test_an_answer_that_is_no_judgement_leaves_the_trial_unshaped(
     answer: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Says:
-        described = "judge_url=x"
+        described = "judge=x"
 
         async def chat(self, *_: Any, **__: Any) -> Spoken:
             return Spoken(answer, 5, 2)
@@ -179,7 +178,7 @@ async def test_an_answer_that_is_no_judgement_leaves_the_trial_unshaped(
 
 async def test_a_judge_that_is_away_leaves_the_trial_unshaped(tmp_path: Path) -> None:
     class Away:
-        described = "judge_url=x"
+        described = "judge=x"
 
         async def chat(self, *_: Any, **__: Any) -> Spoken:
             raise EndpointError("no answer")
@@ -222,7 +221,7 @@ def test_no_text_of_an_agent_begins_a_message_of_its_own(end: str) -> None:
 )
 def test_a_taxonomy_that_cannot_be_used_is_refused_in_one_line(content: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(content)
-    with pytest.raises(UserError, match=rf"^taxonomy=.*t\.json: .*{words}") as caught:
+    with pytest.raises(UserError, match=rf"^judge: taxonomy=.*t\.json: .*{words}") as caught:
         read_taxonomy(str(tmp_path / "t.json"))
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="cannot be read"):
@@ -232,31 +231,35 @@ def test_a_taxonomy_that_cannot_be_used_is_refused_in_one_line(content: str, wor
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"taxonomy": "t.json"}, "taxonomy=t.json: without effect while judge_model=None"),
-        ({"judge_model": "j"}, "judge_model=j: give judge_url=URL"),
-        ({"judge_model": "j", "judge_url": "j/v1"}, "judge_url=j/v1: must start with http"),
-        ({"judge_model": "j", "judge_url": "http://j:70000/v1"}, "judge_url=http://j:70000/v1: Port out of range"),
-        ({"judge_model": "j", "judge_url": "http://j", "judge_key": "NOT_SET"}, "judge_key=NOT_SET: this environment"),
-        ({"judge_model": "j", "judge_url": "http://j", "judge_weight": 0.0}, "judge_weight=0: the judge has no effect"),
+        ({"url": None}, "judge: model=j: give the url of the OpenAI-compatible API"),
+        ({"url": "j/v1"}, "judge: url=j/v1: must start with http"),
+        ({"url": "http://j:70000/v1"}, "judge: url=http://j:70000/v1: Port out of range"),
+        ({"key": "NOT_SET"}, "judge: key=NOT_SET: this environment"),
+        ({"weight": 0.0}, "judge: weight=0: the judge has no effect"),
+        ({"weight": -1}, "judge: weight=-1: must be 0 or more"),
+        ({"weight": "much"}, "judge: weight=much: has another type"),
+        ({"wait": 1}, "judge: wait: no such field; one of url, model"),
     ],
 )
 def test_settings_of_the_judge_that_contradict_one_another_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        validate(Config(model_name="m", tasks_dir="x", **changes))
+        validate(Config(model_name="m", tasks_dir="x", judge=judge_file(**changes)))
+    with pytest.raises(UserError, match=r"judge=nowhere\.json: cannot be read as JSON"):
+        validate(Config(model_name="m", tasks_dir="x", judge="nowhere.json"))
 
 
 def test_a_run_with_a_taxonomy_logs_to_a_project_of_its_own() -> None:
     config = Config(model_name="m", tasks_dir="x", wandb_project="shop")
     assert wandb_project(config) == "shop"
-    with_it = Config(model_name="m", tasks_dir="x", wandb_project="shop", taxonomy="t.json")
+    with_it = Config(model_name="m", tasks_dir="x", wandb_project="shop", judge=judge_file(taxonomy="t.json"))
     assert wandb_project(with_it) == "shop_with_taxonomy_feedback"
-    assert wandb_project(Config(model_name="m", tasks_dir="x", taxonomy="t.json")) is None
+    assert wandb_project(Config(model_name="m", tasks_dir="x", judge=judge_file(taxonomy="t.json"))) is None
 
 
 # Whole runs
 
 HELD_OUT = ("eval_split=0.25", "n_epochs=3", "eval_every=1")
-ON = ("judge_model=j", "judge_url=http://judge/v1")
+ON = (f"judge={judge_file()}",)
 
 
 def config_of(folder: Path, *more: str) -> Config:
@@ -276,15 +279,12 @@ def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("overlap", ["false", "true"])
-async def test_no_evaluation_calls_the_judge_or_differs_by_it(
-    overlap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_evaluation_calls_the_judge_or_differs_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     recorders = {}
     for name, more in {"off": (), "on": ON}.items():
         recorders[name] = Recorder()
-        await fake_run(config_of(tmp_path / name, *HELD_OUT, f"eval_overlap={overlap}", *more), recorders[name])
+        await fake_run(config_of(tmp_path / name, *HELD_OUT, *more), recorders[name])
     measured = {
         name: [{k: v for k, v in row.items() if k.startswith("eval/")} for row in rows(tmp_path / name)]
         for name in recorders
@@ -310,7 +310,7 @@ async def test_a_judge_that_does_not_answer_is_refused_before_there_is_a_folder(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     async def away(*_: Any, **__: Any) -> None:
-        raise UserError("judge_url=here: does not answer")
+        raise UserError("judge=here: does not answer")
 
     monkeypatch.setattr(FakeEndpoint, "check", away)
     with pytest.raises(UserError, match="does not answer"):
@@ -321,7 +321,7 @@ async def test_a_judge_that_does_not_answer_is_refused_before_there_is_a_folder(
 async def test_a_taxonomy_that_is_missing_is_refused_before_the_server_is_asked(tmp_path: Path) -> None:
     recorder = Recorder()
     with pytest.raises(UserError, match=r"taxonomy=nowhere\.json: cannot be read"):
-        await fake_run(config_of(tmp_path / "runs", "taxonomy=nowhere.json", *ON), recorder)
+        await fake_run(config_of(tmp_path / "runs", f"judge={judge_file(taxonomy='nowhere.json')}"), recorder)
     assert not recorder.kinds("health") and not recorder.kinds("open")
 
 

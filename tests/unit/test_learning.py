@@ -138,14 +138,12 @@ def test_a_batch_without_signal_sends_nothing():
     assert len(assemble(groups()[1:], config(kl_penalty_coef=0.1)).sequences_D) == 2
 
 
-def test_reward_weight_scales_advantages_and_0_leaves_no_group_out():
-    half = assemble(groups(), config(reward_weight=0.5))
-    assert half.advantages["m0"] == 0.25 and half.advantages["m1"] == -0.25
-    assert half.sequences_D[0].advantages_T.max() == 0.25
-    alone = assemble(groups(), config(reward_weight=0.0, kl_penalty_coef=1.0))
+def test_without_rewards_no_group_is_left_out():
+    usual = assemble(groups(), config())
+    alone = assemble(groups(), config(advantage_baseline="none", kl_penalty_coef=1.0))
     assert set(alone.advantages.values()) == {0.0} and alone.left_out == {}
     assert {s.trial_name for s in alone.sequences_D} == set(alone.advantages), "a group of one has a signal too"
-    assert len(alone.advantages) > len(half.sequences_D)
+    assert len(alone.advantages) > len(usual.sequences_D)
 
 
 def test_some_sequences_are_drawn_by_seed_and_step():

@@ -22,13 +22,13 @@ from harbortrainer.sft.session import run_sft
 from harbortrainer.tasks.task import Task
 from tests.support import recorded_run
 from tests.support.conversations import conversation, write_conversations
-from tests.support.taxonomy import write_taxonomy
-from tests.unit.test_every_setting import BASE, MORE, copy_tasks
+from tests.support.taxonomy import judge_file, write_taxonomy
+from tests.unit.test_every_setting import BASE, MORE, copy_tasks, write_prices
 
 PAGE = Path("docs/metrics.md")
 RUNS = (
-    ("eval_tasks=count-1,count-2", "kl_penalty_coef=0.1", "n_epochs=2", "server_usd_per_hour=1"),
-    ("kl_penalty_coef=1", "reward_weight=0", "kl_reference=tinker://t/weights/state-9", "max_steps=1"),
+    ("eval_tasks=count-1,count-2", "kl_penalty_coef=0.1", "n_epochs=2", "prices=PRICES"),
+    ("kl_penalty_coef=1", "advantage_baseline=none", "kl_reference=tinker://t/weights/state-9", "max_steps=1"),
     ("outcome_policy.completed=0",),
     ("eval_split=0.25", "max_steps=1"),
     ("curriculum_band=0.1,0.9", "max_steps=1"),
@@ -86,10 +86,11 @@ async def test_what_runs_log_is_what_is_documented(
     logged: set[str] = set()
     tasks = ",".join(copy_tasks(tmp_path / name, names) for name, names in (("one", MORE[:2]), ("two", MORE[2:])))
     taxonomy = write_taxonomy(tmp_path / "taxonomy.json")
-    shaped = ("judge_model=j", "judge_url=http://judge/v1", f"taxonomy={taxonomy}", "max_steps=1")
+    shaped = (f"judge={judge_file(taxonomy=taxonomy)}", "max_steps=1")
     for number, besides in enumerate((*RUNS, shaped)):
         arguments = dict(argument.split("=", 1) for argument in (*BASE, *besides))
         arguments |= {"tasks_dir": tasks, "logs_dir": str(tmp_path / str(number))}
+        arguments |= {"prices": write_prices(tmp_path / "prices.json")} if "prices" in arguments else {}
         await recorded_run.recorded_run([f"{field}={value}" for field, value in arguments.items()])
         text = (tmp_path / str(number) / "run" / "metrics.jsonl").read_text()
         for row in map(json.loads, text.splitlines()):

@@ -168,8 +168,8 @@ def test_tasks_beyond_the_last_batch_follow_in_the_same_order(tmp_path: Path) ->
             "remove_constant_reward_groups=true: oversample_max=2 leaves constant groups out already",
         ),
         (
-            {"oversample_max": 2, "reward_weight": 0.0, "kl_penalty_coef": 1.0},
-            "oversample_max=2: without effect while reward_weight=0; leave it out",
+            {"oversample_max": 2, "advantage_baseline": "none", "kl_penalty_coef": 1.0},
+            "oversample_max=2: without effect while advantage_baseline=none; leave it out",
         ),
     ],
 )

@@ -207,7 +207,7 @@ async def test_every_evaluation_without_a_row_runs_again_with_another_temperatur
     (trajectories / "eval_000001").mkdir()  # a second one, which waited in line
     for path in (trajectories / "eval_000000").glob("*.npz"):
         shutil.copy(path, trajectories / "eval_000001" / path.name.replace("e000000", "e000001"))
-    await again.process(*held_out, "max_trials=2", "eval_overlap=true", "eval_temperature=0.5")
+    await again.process(*held_out, "max_trials=2", "eval_temperature=0.5")
     out = capsys.readouterr().out
     for step in (0, 1):
         assert f"2 finished trials of the evaluation after step {step} are not used" in out

@@ -19,6 +19,7 @@ from harbortrainer.sft.trainer import SftTrainer
 from harbortrainer.stopping import LIMIT_STATUS, Stop
 from tests.support.conversations import conversation, write_conversations, write_run
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
+from tests.unit.test_every_setting import write_prices
 
 SERVER = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", "display=plain")
 
@@ -251,10 +252,9 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "n_epochs": ("3", ()),
     "max_steps": ("1", ()),
     "warmup_steps": ("3", ()),
-    "max_usd": ("1e-9", ("server_usd_per_hour=1e9",)),
+    "max_usd": ("1e-9", ("prices=PRICES",)),
     "max_tokens_total": ("5", ()),
     "prices": ("nowhere.json", ()),
-    "server_usd_per_hour": ("1e15", ("server_usd_per_hour=1e-9", "max_usd=1e3")),
     "save_every": ("1", ()),
     "keep_checkpoints": ("1", ("save_every=1",)),
     "wandb_name": ("name", ("wandb_project=p",)),
@@ -266,8 +266,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "logs_dir": ("OTHER_LOGS", ()),
 }
 SEEN_ELSEWHERE = {
-    "update_timeout_sec": "tests/unit/test_every_setting.py: the parts are the same",
-    "outage_limit_sec": "the same",
+    "outage_limit_sec": "tests/unit/test_every_setting.py: the parts are the same",
     "max_wall_sec": "the same: Stop.limit",
     "display": "the same: Display",
     "enable_thinking": "the same: ChatTemplate",
@@ -282,7 +281,8 @@ async def test_a_setting_has_an_effect_or_is_refused(
     monkeypatch.setenv("TINKER_API_KEY", "tml-key")
     more = write_run(tmp_path / "run", {"x": (1.0, 0.5, 1.0), "y": (0.5, 0.5), "z": (1.0, 0.25)})
     places = {"OTHER": str(write_conversations(tmp_path / "other.jsonl", [conversation("p", "a")] * 4)),
-              "RUN": str(more), "OTHER_LOGS": str(tmp_path / "elsewhere")}  # fmt: skip
+              "RUN": str(more), "OTHER_LOGS": str(tmp_path / "elsewhere"),
+              "PRICES": write_prices(tmp_path / "prices.json")}  # fmt: skip
     field = settings(SftConfig)[name]
     value, besides = SPECIAL[name] if name in SPECIAL else (_other(field.default, SftConfig, name), ())
     base = [f"data={data}", "batch_size=4", "n_epochs=2", *besides]

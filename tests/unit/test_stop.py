@@ -42,11 +42,11 @@ async def test_max_trials_counts_those_of_earlier_processes_and_lets_the_last_on
 
 
 async def test_without_limits_trials_may_start_until_it_is_asked() -> None:
-    stop, _ = limited(on_stop="wait")
+    stop, _ = limited()
     stop.limit_trials(0, started=9)
     assert all(stop.may_start() for _ in range(100))
     stop.request("SIGTERM", SIGNAL_STATUS)
-    assert not stop.may_start() and stop.lets_end
+    assert not stop.may_start() and not stop.lets_end
 
 
 async def test_max_wall_sec() -> None:
@@ -57,7 +57,7 @@ async def test_max_wall_sec() -> None:
 
 
 async def test_work_is_cancelled_by_a_request_and_its_clean_up_awaited() -> None:
-    stop, _ = limited(on_stop="wait")
+    stop, _ = limited()
     cleaned = []
 
     async def work() -> None:
@@ -77,10 +77,12 @@ async def test_work_is_cancelled_by_a_request_and_its_clean_up_awaited() -> None
 
 
 async def test_trials_that_are_let_end_end_by_themselves() -> None:
-    stop, _ = limited(on_stop="wait")
+    stop, _ = limited()
+
+    stop.limit_trials(5, started=5)
 
     async def trials() -> str:
-        stop.request("SIGINT", SIGNAL_STATUS)
+        assert not stop.may_start()
         await let_others_act()
         return "ended"
 

@@ -148,7 +148,7 @@ def test_any_arguments_get_a_short_error(tool: str, arguments: dict[str, object]
 def test_its_script_needs_no_warning_and_a_model_may_play_the_user_too() -> None:
     chat, tasks = chat_of(QWEN_TOOLS), loaded("tau:desk@test")
     assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:desk"), chat, 1) == []
-    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:desk", user_model="base"), chat, 1) == []
+    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:desk", user="base"), chat, 1) == []
 
 
 async def test_a_model_that_plays_the_user_is_told_the_scenario_and_when_to_stop() -> None:

@@ -109,7 +109,7 @@ async def test_an_endpoint_that_takes_no_tools_is_refused_before_any_trial() -> 
 
     async with played(["x"], answer) as (room, _, users):
         await users.check()
-        with pytest.raises(UserError, match=r"^user_url=.*: status 400: tool choice .*; check user_url"):
+        with pytest.raises(UserError, match=r"^user=.*: status 400: tool choice .*; check url"):
             async with room.prepared(telecom()[:1], lambda _: None):
                 pass
 
@@ -134,4 +134,4 @@ async def test_a_template_with_one_call_an_answer_serves_users_too(tmp_path: Pat
 
 
 def test_telecom_runs_with_a_user_that_a_model_plays() -> None:
-    assert VENUE.check(telecom()[:1], config(user_model="base"), CHAT, 1) == []
+    assert VENUE.check(telecom()[:1], config(user="base"), CHAT, 1) == []

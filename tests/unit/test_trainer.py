@@ -391,11 +391,11 @@ async def test_a_teacher_is_reported_beside_the_start(tmp_path):
     assert sum(record["scored"]) == 2 * sum(record["tokens"]), "by each of the two"
 
 
-async def test_with_reward_weight_0_constant_groups_are_trained_on(tmp_path):
+async def test_without_rewards_constant_groups_are_trained_on(tmp_path):
     given = references(teacher=FakeReference(1.0))
     run = Run(
         tmp_path, references=given, rollouts={"constant": True}, max_steps=1, held_out=0,
-        reward_weight=0.0, kl_penalty_coef=1.0, kl_reference="teacher",
+        advantage_baseline="none", kl_penalty_coef=1.0, kl_reference="teacher",
     )  # fmt: skip
     await run.trainer.run()
     assert [len(batch) for batch in run.policy.batches] == [4]

@@ -22,6 +22,7 @@ from harbortrainer.policy.users import BaseUsers, EndpointUsers, UserFault, as_t
 from tests.support.chat_server import DRIPS, HANG, ChatServer, calls, chat_server, says
 from tests.support.fakes import QWEN3, ScriptedClient, chat_template, response
 from tests.support.families import QWEN_TOOLS, chat_of
+from tests.support.taxonomy import user_file
 
 MESSAGES = [{"role": "system", "content": "You are Ann."}, {"role": "user", "content": "Hi! How can I help you?"}]
 CONFIG = Config(model_name="models/one", tasks_dir="x")
@@ -77,7 +78,7 @@ async def test_what_an_endpoint_does_not_take_is_known_before_anything_is_spent(
 
     async with chat_server(answer) as server:
         async with users_of(server) as users:
-            with pytest.raises(UserError, match=f"status 400: unsupported: {refused}.*; check user_url"):
+            with pytest.raises(UserError, match=f"status 400: unsupported: {refused}.*; check url"):
                 await users.check()
         if refused in ("temperature", "max_tokens"):
             async with users_of(server, fields={refused: None}) as users:
@@ -85,7 +86,7 @@ async def test_what_an_endpoint_does_not_take_is_known_before_anything_is_spent(
         if refused != "seed":  # a judge has none
             judge = Judge(Endpoint(Place("judge", server.url, "j"), patience_sec=5.0), (), lambda _: [])
             async with contextlib.aclosing(judge):
-                with pytest.raises(UserError, match=f"unsupported: {refused}.*; check judge_url"):
+                with pytest.raises(UserError, match=f"unsupported: {refused}.*; check url"):
                     await judge.check()
 
 
@@ -104,7 +105,7 @@ async def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
     """The client's own error shows the header."""
     monkeypatch.setenv("MY_KEY", key)
     async with chat_server([says("x")]) as server:
-        with pytest.raises(UserError, match=r"^user_key=MY_KEY: its value ") as caught:
+        with pytest.raises(UserError, match=r"^user: key=MY_KEY: its value ") as caught:
             async with users_of(server, key="MY_KEY", patience_sec=0.1) as users:
                 await users.check()
     assert "secret" not in str(caught.value)
@@ -119,7 +120,7 @@ async def test_space_around_a_key_is_no_part_of_it(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("url", ["http://[::1/v1", "http://host:x/v1", "http://host/v1\n"])
 def test_a_url_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(UserError, match=r"^user_url='http://.*; give https://HOST/v1$"):
+    with pytest.raises(UserError, match=r"^user: url='http://.*; give https://HOST/v1$"):
         Endpoint(Place("user", url, "m"), patience_sec=1.0)
 
 
@@ -174,9 +175,9 @@ async def test_faults_that_pass_are_tried_again() -> None:
 )
 async def test_an_answer_that_cannot_be_used_is_a_fault_at_once(reply: Any, words: str) -> None:
     async with chat_server([reply]) as server, users_of(server) as users:
-        with pytest.raises(UserFault, match=f"^user_url=http://127.0.0.1:[0-9]+/v1: {words}") as caught:
+        with pytest.raises(UserFault, match=f"^user=http://127.0.0.1:[0-9]+/v1: {words}") as caught:
             await users.of_trial(1).reply(MESSAGES)
-        with pytest.raises(UserError, match=f"{words}.*; check user_url"):
+        with pytest.raises(UserError, match=f"{words}.*; check url"):
             await users.check()
     assert len(server.requests) == 2 and "\n" not in str(caught.value)
 
@@ -236,7 +237,7 @@ async def test_an_outage_beyond_the_patience_is_a_fault_of_the_environment() -> 
         await server.stop()
         with pytest.raises(UserFault, match="ConnectError"):
             await users.of_trial(1).reply(MESSAGES)
-        with pytest.raises(EnvironmentFault, match=r"^user_url=.*: no answer for .* longer \(outage_limit_sec\)$"):
+        with pytest.raises(EnvironmentFault, match=r"^user=.*: no answer for .* longer \(outage_limit_sec\)$"):
             await users.ready()
         await server.start()
 
@@ -274,7 +275,7 @@ async def test_the_base_model_plays_a_user_in_its_own_template() -> None:
 
 async def test_a_fault_of_the_base_models_server_is_the_users_fault() -> None:
     users, _, _ = base_users(lambda _: response([1, 2], logprobs_T=[-0.1]))
-    with pytest.raises(UserFault, match=r"^user_model=base: the server returned 1 logprobs"):
+    with pytest.raises(UserFault, match=r"^user=base: the server returned 1 logprobs"):
         await users.of_trial(1).reply(MESSAGES)
 
     async def lost(*_: Any) -> Any:
@@ -316,45 +317,46 @@ async def test_what_plays_the_user_is_opened_by_the_settings() -> None:
         async with opened_users(Config(model_name="m", tasks_dir="x", **settings), None, sampler, chat) as users:
             return type(users).__name__
 
-    assert await opened() == await opened(user_model="scripted") == "NoneType"
+    assert await opened() == await opened(user="scripted") == "NoneType"
     async with chat_server([says("yes")]) as server:
-        assert await opened(user_model="a", user_url=server.url) == "EndpointUsers"
+        assert await opened(user=user_file(url=server.url)) == "EndpointUsers"
         assert len(server.requests) == 1, "checked before anything is spent"
-        with pytest.raises(UserError, match="user_key=NOT_SET: this environment variable is not set"):
-            await opened(user_model="a", user_url=server.url, user_key="NOT_SET")
-    with pytest.raises(UserError, match="check user_url"):
-        await opened(user_model="a", user_url=server.url)
-    with pytest.raises(UserError, match="user_model=base: the base model needs a server"):
-        await opened(user_model="base")
+        with pytest.raises(UserError, match="user: key=NOT_SET: this environment variable is not set"):
+            await opened(user=user_file(url=server.url, key="NOT_SET"))
+    with pytest.raises(UserError, match="check url"):
+        await opened(user=user_file(url=server.url))
+    with pytest.raises(UserError, match="user=base: the base model needs a server"):
+        await opened(user="base")
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"user_model": "gpt"}, "user_model=gpt: give user_url=URL"),
-        ({"user_model": "gpt", "user_url": "here/v1"}, "user_url=here/v1: must start with http"),
-        ({"user_url": "http://x/v1"}, "user_url=http://x/v1: without effect while user_model=None"),
-        ({"user_model": "gpt", "user_url": "http://x/v1", "user_key": "NOT_SET"}, "user_key=NOT_SET: this environment"),
-        ({"user_model": "base", "user_key": "K"}, "user_key=K: without effect while user_model=base"),
-        ({"user_model": "scripted", "user_kwargs": {"seed": 1}}, "user_kwargs.seed=1: without effect"),
-        ({"user_model": "base", "user_kwargs": {"top_p": 1}}, "user_kwargs.top_p=1: the base model takes"),
-        ({"user_model": "base", "user_kwargs": {"max_tokens": None}}, "max_tokens=None: give a number"),
-        ({"user_model": "base", "user_kwargs": {"max_tokens": 0}}, "max_tokens=0: give a number"),
-        ({"user_model": "base", "user_kwargs": {"max_tokens": 1.5}}, "max_tokens=1.5: give a number"),
-        ({"user_model": "base", "user_kwargs": {"temperature": "hot"}}, "temperature=hot: give a number"),
-        ({"user_model": "base", "user_kwargs": {"temperature": -1}}, "temperature=-1: give a number"),
+        ({"url": None}, "user: model=gpt: give the url"),
+        ({"url": "here/v1"}, "user: url=here/v1: must start with http"),
+        ({"model": None}, "user: give an object with"),
+        ({"weight": 1}, "user: weight: no such field; one of url, model, key, fields$"),
+        ({"key": "NOT_SET"}, "user: key=NOT_SET: this environment"),
+        ({"model": "base", "url": None, "key": "K"}, "user: key=K: without effect while model=base"),
+        ({"model": "scripted", "url": None, "fields": {"seed": 1}}, "user: fields.seed=1: without effect"),
+        ({"model": "base", "url": None, "fields": {"top_p": 1}}, "user: fields.top_p=1: the base model takes"),
+        ({"model": "base", "url": None, "fields": {"max_tokens": None}}, "max_tokens=None: give a number"),
+        ({"model": "base", "url": None, "fields": {"max_tokens": 0}}, "max_tokens=0: give a number"),
+        ({"model": "base", "url": None, "fields": {"max_tokens": 1.5}}, "max_tokens=1.5: give a number"),
+        ({"model": "base", "url": None, "fields": {"temperature": "hot"}}, "temperature=hot: give a number"),
+        ({"model": "base", "url": None, "fields": {"temperature": -1}}, "temperature=-1: give a number"),
     ],
 )
 def test_settings_that_contradict_one_another_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
-        validate(Config(model_name="m", tasks_dir="x", **settings))
+        validate(Config(model_name="m", tasks_dir="x", user=user_file(**settings)))
     assert "\n" not in str(caught.value)
 
 
 def test_a_user_that_no_task_talks_to_is_refused() -> None:
     terminal, shop = SimpleNamespace(has_user=False), SimpleNamespace(has_user=True)
-    config = Config(model_name="m", tasks_dir="x", user_model="base")
-    with pytest.raises(UserError, match=r"^user_model=base: no task of tasks_dir talks to a user; leave it out$"):
+    config = Config(model_name="m", tasks_dir="x", user="base")
+    with pytest.raises(UserError, match=r"^user=base: no task of tasks_dir talks to a user; leave it out$"):
         refuse_unused(config, [terminal, SimpleNamespace()])
     refuse_unused(config, [terminal, shop])
     other = Config(model_name="m", tasks_dir="x", agent="codex")
@@ -367,10 +369,10 @@ def test_a_user_that_no_task_talks_to_is_refused() -> None:
 
 
 def test_an_evaluation_has_the_user_of_training_unless_another_is_given() -> None:
-    shop, trained = [SimpleNamespace(has_user=True)], {"user_model": "gpt", "user_url": "http://x/v1", "seed": 7}
+    shop, trained = [SimpleNamespace(has_user=True)], {"user": user_file(), "seed": 7}
     taken = as_trained(CONFIG, trained, shop)
-    assert (taken.user_model, taken.user_url, taken.seed) == ("gpt", "http://x/v1", CONFIG.seed)
-    given = Config(model_name="m", tasks_dir="x", user_model="base")
+    assert (taken.user, taken.seed) == (user_file(), CONFIG.seed)
+    given = Config(model_name="m", tasks_dir="x", user="base")
     assert as_trained(given, trained, shop) is given
     assert as_trained(CONFIG, trained, [SimpleNamespace()]) is CONFIG, "tasks without a user have none"
-    assert as_trained(CONFIG, {}, shop).user_model is None, "a run of an earlier version"
+    assert as_trained(CONFIG, {}, shop).user is None, "a run of an earlier version"

@@ -5,6 +5,7 @@ from harbortrainer.cli.secrets import secret_problems
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.sft.arguments import checked
+from tests.support.taxonomy import judge_file, user_file
 
 
 def config(*, tasks_dir: str = "d", **changes) -> Config:
@@ -52,14 +53,17 @@ def test_all_problems_are_told_at_once():
 
 
 SECRETS = [
-    ({"judge_url": "https://name:SECRET@host/v1"}, "judge_url: holds a name or password"),
-    ({"user_url": "https://SECRET@host/v1"}, "user_url: holds a name or password"),
-    ({"user_url": "https://host/v1?api-version=1&api-key=SECRET"}, "user_url: holds a secret as api-key"),
-    ({"judge_url": "https://host/v1?key=SECRET"}, "judge_url: holds a secret as key"),
+    ({"judge": judge_file(url="https://name:SECRET@host/v1")}, "judge: url holds a name or password"),
+    ({"user": user_file(url="https://SECRET@host/v1")}, "user: url holds a name or password"),
+    ({"user": user_file(url="https://host/v1?api-version=1&api-key=SECRET")}, "user: url holds a secret as api-key"),
+    ({"judge": judge_file(url="https://host/v1?key=SECRET")}, "judge: url holds a secret as key"),
     ({"skyrl_tx_url": "http://u:SECRET@host:8000", "backend": "skyrl-tx"}, "SKYRL_TX_API_KEY"),
-    ({"judge_kwargs": {"api_key": "SECRET"}}, "judge_kwargs.api_key: holds a secret"),
-    ({"user_kwargs": {"extra_headers": {"Authorization": "SECRET"}}}, "user_kwargs.extra_headers.Authorization: holds"),
-    ({"user_kwargs": {"Access-Token": "SECRET"}}, "user_kwargs.Access-Token: holds a secret"),
+    ({"judge": judge_file(fields={"api_key": "SECRET"})}, "judge: fields.api_key: holds a secret"),
+    (
+        {"user": user_file(fields={"extra_headers": {"Authorization": "SECRET"}})},
+        "user: fields.extra_headers.Authorization",
+    ),
+    ({"user": user_file(fields={"Access-Token": "SECRET"})}, "user: fields.Access-Token: holds a secret"),
     ({"environment_kwargs": {"api_key": "SECRET"}}, "environment_kwargs.api_key: holds a secret"),
     *(
         ({"environment_kwargs": {"env": {name: "SECRET"}}}, f"environment_kwargs.env.{name}: holds a secret")
@@ -81,8 +85,9 @@ def test_a_secret_in_a_setting_is_refused_and_not_shown(changes, words):
 
 def test_what_may_be_no_secret_is_taken():
     fields = {"max_tokens": 9, "pad_token": 0, "token": None, "key": "a", "logit_bias": {"17": 1}, "stop": ["token"]}
-    urls = {"judge_url": "https://host/v1?api-version=1", "user_url": "http://[::1]:8000/v1/a@b", "skyrl_tx_url": "a@b"}
-    assert [*secret_problems(config(judge_kwargs=fields, user_kwargs=fields, **urls))] == []
+    judge = judge_file(url="https://host/v1?api-version=1", fields=fields)
+    user = user_file(url="http://[::1]:8000/v1/a@b", fields=fields)
+    assert [*secret_problems(config(judge=judge, user=user, skyrl_tx_url="a@b"))] == []
     for source in (
         "git+https://host/a.git@v1#b",
         "git+ssh://git@host/a.git",
@@ -91,7 +96,7 @@ def test_what_may_be_no_secret_is_taken():
         "https://a@b",
     ):
         assert [*secret_problems(config(tasks_dir=source))] == []
-    resumed = config(judge_kwargs={"token": "x"}, resume="run")
+    resumed = config(agent_kwargs={"token": "x"}, resume="run")
     assert [*secret_problems(resumed)] == [], "it began with it, and nothing else is taken there"
 
 

@@ -145,7 +145,7 @@ async def _connect(url: str, config: RunSettings, measure: Measure, api: Api, sa
         say(memory_line(memory, config.context_limit))
     if kind.architectures is not None:
         warn_about_model(config, kind, await asyncio.to_thread(api.base_model, config.model_name))
-    session, limits = await api.session(rest, url, key, say), Limits.of(config)
+    session, limits = await api.session(rest, url, key, say), Limits()
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(end_session, session.service, done=False)
         measuring = measure(session, kind, config.model_name, say)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from harbortrainer.config import Endpoint, ModelSettings
+from harbortrainer.config import Endpoint
 
 HEALTH_LIMIT_SEC = 10.0
 CALL_LIMIT_SEC = 120.0  # a request without computation
@@ -107,7 +107,3 @@ class Limits:
 
     update_sec: float = 3600.0
     silence_sec: float = 120.0
-
-    @classmethod
-    def of(cls, config: ModelSettings) -> "Limits":
-        return cls(config.update_timeout_sec)

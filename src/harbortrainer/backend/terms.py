@@ -11,6 +11,7 @@ from harbortrainer.backend.contract import CLIP_SETTINGS, Contract, ServerKind
 from harbortrainer.commands import command
 from harbortrainer.config import Config, RunSettings, SftConfig
 from harbortrainer.errors import UserError
+from harbortrainer.learning.off_policy import CAP
 
 # Tinker's own defaults; always sent, so that no server uses others.
 CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
@@ -170,7 +171,7 @@ def _loss(config: Config, contract: Contract) -> dict[str, Any]:
         "reduction": "sum over tokens and datums",
         "server_reduction": contract.reduction,
         "loss_norm": config.loss_norm,
-        "reward_weight": config.reward_weight,
+        "advantage_baseline": config.advantage_baseline,
         "kl_penalty_coef": config.kl_penalty_coef,
         "kl_reference": config.kl_reference,
         **_correction(config),
@@ -188,7 +189,7 @@ def _correction(config: Config) -> dict[str, Any]:
     if not config.max_steps_off_policy:
         return {}
     how = {"max_steps_off_policy": config.max_steps_off_policy}
-    return how | ({"importance_cap": config.importance_cap} if config.loss_fn == "importance_sampling" else {})
+    return how | ({"importance_cap": CAP} if config.loss_fn == "importance_sampling" else {})
 
 
 def _optimizer(config: RunSettings) -> dict[str, Any]:
@@ -215,8 +216,6 @@ def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str
             f"sampling: on {kind.name} an older sampler would overwrite the weights in training; each is sampled only "
             "until the next step"
         )
-    if config.eval_overlap and not contract.frozen_samplers:
-        yield f"eval_overlap=true: {kind.name} samples only the newest weights, so updates wait for evaluations"
     if contract.sampler.startswith("vllm"):
         yield (
             f"sampler: {kind.name} samples with {contract.sampler}, another engine than it trains with; rounding lies "

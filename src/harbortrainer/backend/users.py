@@ -11,10 +11,11 @@ from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC
 from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, UserError
+from harbortrainer.model_file import BASE, SCRIPTED, model_of
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.endpoint import Endpoint, OpenEndpoint
 from harbortrainer.policy.sampler import Limits, PolicySampler, Sample, Sampler, SamplingError
-from harbortrainer.policy.users import BASE, SCRIPTED, BaseUsers, Users, endpoint_users
+from harbortrainer.policy.users import BaseUsers, Users, endpoint_users
 
 
 @contextlib.asynccontextmanager
@@ -25,21 +26,22 @@ async def opened_users(
     template: ChatTemplate,
     open_endpoint: OpenEndpoint = Endpoint,
 ) -> AsyncIterator[Users | None]:
-    """What plays `user_model`, checked by one request; None = the tasks' own scripts do. Closed with the block.
+    """What plays `user`, checked by one request; None = the tasks' own scripts do. Closed with the block.
 
     `sampler`: of the policy, which waits for the base model's requests too before an update. Raises UserError.
     """
-    if config.user_model in (None, SCRIPTED):
+    user = model_of("user", config.user)
+    if user is None or user.model == SCRIPTED:
         yield None
         return
-    if config.user_model == BASE:
+    if user.model == BASE:
         if backend is None:
-            raise UserError(f"user_model={BASE}: the base model needs a server, and this command has none")
+            raise UserError(f"user={BASE}: the base model needs a server, and this command has none")
         client = BaseModelSampler(backend, config.model_name, sampler.companion())
         own = ChatTemplate(template.tokenizer, tool_format=config.tool_format)
-        users: Users = BaseUsers(client, own, config.user_kwargs)
+        users: Users = BaseUsers(client, own, user.fields)
     else:
-        users = endpoint_users(config, template, open_endpoint)
+        users = endpoint_users(user, config.outage_limit_sec, template, open_endpoint)
     async with contextlib.aclosing(users):
         await users.check()
         yield users

@@ -1,14 +1,16 @@
 """Prices of tokens, from this repository's dated table or a user's file, and the caps on a run's spending."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.budget.account import BESIDE, PURPOSES, Account, Spending
+from harbortrainer.budget.account import PURPOSES, Account, Spending
 from harbortrainer.config import Config, RunSettings, SftConfig
 from harbortrainer.errors import UserError
+from harbortrainer.model_file import Role, model_of
 
 TABLE = Path(__file__).with_name("prices.json")
 MILLION = 1e6
@@ -53,16 +55,18 @@ class Pricing:
 
 def pricing_of(config: RunSettings) -> Pricing:
     """The prices of a run. Raises UserError: an unreadable file, a missing model, a cap in USD without a price."""
-    price, source = None, ""
+    price, source, an_hour = None, "", 0.0
     if config.prices is not None:
-        price, source = _of_file(config.prices, config.model_name), config.prices
+        an_hour, source = _of_an_hour(config.prices, config.backend), config.prices
+        if not an_hour or config.model_name in _models_of(config.prices):
+            price = _of_file(config.prices, config.model_name)
     elif config.backend == "tinker":
         table = json.loads(TABLE.read_text())
         if (entry := table["models"].get(config.model_name)) is not None:
             price, source = _price(entry), f"src/harbortrainer/budget/prices.json of {table['as_of']}"
-    pricing = Pricing(price, config.server_usd_per_hour, source, _beside(config, price))
+    pricing = Pricing(price, an_hour, source, _beside(config, price))
     if config.max_usd and not pricing.known:
-        own = "" if config.backend == "tinker" else " or server_usd_per_hour=USD"
+        own = "" if config.backend == "tinker" else " with the model, or with usd_per_hour of the server"
         raise UserError(f"max_usd={config.max_usd:g}: {no_price(config)}{own} (docs/cost.md)")
     return pricing
 
@@ -71,11 +75,13 @@ def _beside(config: RunSettings, price: Price | None) -> dict[str, Price]:
     """Prices of simulated user and judge: the policy's for the base model, those of the file `prices` for others."""
     if not isinstance(config, Config):
         return {}
-    models = {name: getattr(config, f"{name}_model", None) for name in BESIDE}
+    roles: tuple[Role, ...] = ("user", "judge")
+    named = {role: model_of(role, getattr(config, role)) for role in roles}
+    models = {role: model.model for role, model in named.items() if model is not None}
     found = {name: price for name, model in models.items() if model == "base" and price is not None}
     if config.prices is not None:
         known = _models_of(config.prices)
-        found |= {name: _of_file(config.prices, model) for name, model in models.items() if model and model in known}
+        found |= {name: _of_file(config.prices, model) for name, model in models.items() if model in known}
     return found
 
 
@@ -96,14 +102,30 @@ def _of_file(path: str, model_name: str) -> Price:
         ) from None
 
 
-def _models_of(path: str) -> Mapping[Any, Any]:
-    """Read the form of prices.json, its `models` alone, or Tinker's published list of objects with `tinker_id`."""
+def _of_an_hour(path: str, backend: str) -> float:
+    """USD that an hour of the server costs by the file; 0 where it says nothing. Raises UserError."""
+    value = _read(path)
+    hour = value.get("usd_per_hour", 0.0) if isinstance(value, dict) else 0.0
+    if isinstance(hour, bool) or not isinstance(hour, int | float) or not 0 <= hour < math.inf:
+        raise UserError(f"prices={path}: usd_per_hour={hour}: give USD an hour of your server, 0 or more")
+    if hour and backend == "tinker":
+        raise UserError(f"prices={path}: usd_per_hour={hour:g}: Tinker cloud is paid by token; leave it out")
+    return float(hour)
+
+
+def _read(path: str) -> Any:
+    """The JSON value of the file. Raises UserError."""
     try:
-        value = json.loads(Path(path).expanduser().read_text())
+        return json.loads(Path(path).expanduser().read_text())
     except OSError as error:
         raise UserError(f"prices={path}: cannot be read ({error.strerror}); give a JSON file of prices") from None
     except ValueError as error:
         raise UserError(f"prices={path}: no JSON ({error}); see docs/cost.md for its form") from None
+
+
+def _models_of(path: str) -> Mapping[Any, Any]:
+    """Read the form of prices.json, its `models` alone, or Tinker's published list of objects with `tinker_id`."""
+    value = _read(path)
     if isinstance(value, list):
         value = {str(entry.get("tinker_id")): entry for entry in value if isinstance(entry, dict)}
     models = value.get("models", value) if isinstance(value, dict) else {}
@@ -120,7 +142,7 @@ def _price(entry: Mapping[str, Any]) -> Price:
     return Price(**number)
 
 
-USD_STATUS, TOKENS_STATUS, CONTAINERS_STATUS = 80, 81, 82  # of the process; above those of sysexits.h
+USD_STATUS, TOKENS_STATUS = 80, 81  # of the process; above those of sysexits.h
 LABELS = {"left_out": "left out", "constant": "constant groups"}
 
 
@@ -152,9 +174,6 @@ class Budget:
             return f"max_usd={caps.max_usd:g} is reached: {usd:.2f} USD are spent", USD_STATUS
         if (most := caps.max_tokens_total) and total.tokens >= most:
             return f"max_tokens_total={most:g} is reached: {count(total.tokens)} are spent", TOKENS_STATUS
-        most = caps.max_container_hours if isinstance(caps, Config) else 0.0
-        if most and (hours := total.container_sec / 3600) >= most:
-            return f"max_container_hours={most:g} is reached: {hours:.2f} h are spent", CONTAINERS_STATUS
         return None
 
     def usd(self, spent: Spending) -> float | None:

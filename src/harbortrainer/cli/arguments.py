@@ -23,8 +23,9 @@ from harbortrainer.cli.secrets import secret_problems
 from harbortrainer.config import AUTO, SETTINGS, Config, RunSettings
 from harbortrainer.errors import UserError, refuse
 from harbortrainer.learning.treatment import outcome_problems
+from harbortrainer.model_file import BASE, SCRIPTED, ModelFile, Role, model_of
 from harbortrainer.plugins import Group, known, unknown
-from harbortrainer.setting import FORMER, changed, problems, settings, url_problem
+from harbortrainer.setting import FORMER, changed, problems, settings
 
 
 def read_arguments[T](
@@ -151,11 +152,9 @@ def validate(config: Config) -> None:
         *_parts(config),
         *_agent(config),
         *_learning(config),
-        *_off_policy(config),
         *_hosts(config),
         *_evaluation(config),
-        *_user(config),
-        *_judge(config),
+        *_models(config),
         *run_problems(config),
     ]
     refuse(found)
@@ -185,12 +184,11 @@ def _agent(config: Config) -> Iterator[str]:
 
 def _learning(config: Config) -> Iterator[str]:
     if config.loss is not None:
-        names = ("loss_fn", "loss_norm", "clip_low_threshold", "clip_high_threshold", "importance_cap")
-        names += ("observation_loss_coef",)
+        names = ("loss_fn", "loss_norm", "clip_low_threshold", "clip_high_threshold", "observation_loss_coef")
         for setting in changed(config, *names):
             yield f"{setting}: without effect while loss={config.loss}; leave it out"
     yield from _sources_of_signal(config)
-    if config.group_size == 1 and config.reward_weight:
+    if config.group_size == 1 and config.by_rewards:
         yield "group_size=1: a group of one has no advantage over itself, nothing is learned; use 2 or more"
     if config.loss_fn in ("importance_sampling", "dppo"):
         for setting in changed(config, "clip_low_threshold", "clip_high_threshold"):
@@ -205,23 +203,6 @@ def _learning(config: Config) -> Iterator[str]:
         )
 
 
-def _off_policy(config: Config) -> Iterator[str]:
-    k = config.max_steps_off_policy
-    if not k:
-        for setting in changed(config, "weights_in_flight", "importance_cap"):
-            yield f"{setting}: without effect while max_steps_off_policy=0; set it or leave this out"
-        return
-    for setting in changed(config, "importance_cap") if config.loss_fn != "importance_sampling" else ():
-        yield (
-            f"{setting}: {config.loss_fn} clips by its own thresholds; set clip_low_threshold and clip_high_threshold, "
-            "or loss_fn=importance_sampling"
-            if config.loss_fn != "dppo"
-            else f"{setting}: dppo has its own threshold; set dppo_threshold, or loss_fn=importance_sampling"
-        )
-    if config.eval_overlap:
-        yield (f"eval_overlap=true: with max_steps_off_policy={k} every evaluation runs beside training; leave it out")
-
-
 def _hosts(config: Config) -> Iterator[str]:
     """What trials on other machines cannot do."""
     if config.hosts == "none":
@@ -230,7 +211,7 @@ def _hosts(config: Config) -> Iterator[str]:
         yield f"environment_type={config.environment_type}: a sandbox service needs no hosts; leave hosts out"
     if config.n_parallel_envs == AUTO:
         yield "n_parallel_envs=auto: with hosts give a number, which holds for each host"
-    for setting in changed(config, "max_steps_off_policy", "eval_overlap"):
+    for setting in changed(config, "max_steps_off_policy"):
         yield f"{setting}: hosts sample the weights published last and no others; leave it out"
     url = config.skyrl_tx_url or os.environ.get("SKYRL_TX_URL", "")
     if config.backend == "skyrl-tx" and urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1"):
@@ -248,19 +229,16 @@ def _sources_of_signal(config: Config) -> Iterator[str]:
     if config.advantage is not None:
         for setting in changed(config, "advantage_baseline", "normalize_advantages_by_std"):
             yield f"{setting}: without effect while advantage={config.advantage}; leave it out"
-    if config.reward_weight:
+    if config.by_rewards:
         return
     if not config.kl_penalty_coef and not config.observation_loss_coef:
         yield (
-            "reward_weight=0: leaves nothing to learn from; set kl_penalty_coef (1 distils from kl_reference) or "
-            "observation_loss_coef"
+            "advantage_baseline=none: leaves nothing to learn from; set kl_penalty_coef (1 distils from kl_reference) "
+            "or observation_loss_coef"
         )
-    for setting in changed(
-        config,
-        *("advantage", "advantage_baseline", "normalize_advantages_by_std", "remove_constant_reward_groups"),
-        *("oversample_max", "reward"),
-    ):
-        yield f"{setting}: without effect while reward_weight=0; leave it out"
+    idle = ("normalize_advantages_by_std", "remove_constant_reward_groups", "oversample_max", "reward")
+    for setting in changed(config, *idle):
+        yield f"{setting}: without effect while advantage_baseline=none; leave it out"
 
 
 def _evaluation(config: Config) -> Iterator[str]:
@@ -269,59 +247,51 @@ def _evaluation(config: Config) -> Iterator[str]:
     if config.eval_tasks and config.eval_split:
         yield f"eval_split={config.eval_split}: eval_tasks names the held-out tasks already; give only one of the two"
     if not config.eval_tasks and not config.eval_split:
-        for setting in changed(config, "eval_every", "eval_overlap", "allow_family_overlap", "keep_best"):
+        for setting in changed(config, "eval_every", "allow_family_overlap", "keep_best"):
             yield f"{setting}: no task is held out; set eval_split or eval_tasks"
 
 
-def _user(config: Config) -> Iterator[str]:
-    """Settings of the simulated user that contradict one another."""
-    model, kwargs = config.user_model, config.user_kwargs
-    if model not in (None, "scripted", "base"):
-        yield from _endpoint(config, "user")
-        return
-    for setting in changed(config, "user_url", "user_key"):
-        yield f"{setting}: without effect while user_model={model}; name a model that the URL serves"
-    if model != "base":
-        for name in kwargs:
-            yield f"user_kwargs.{name}={kwargs[name]}: without effect while user_model={model}; leave it out"
-    else:
-        yield from _of_base(kwargs)
+def _models(config: Config) -> Iterator[str]:
+    """Problems of simulated user and judge."""
+    roles: tuple[Role, ...] = ("user", "judge")
+    for role in roles:
+        try:
+            found = model_of(role, getattr(config, role))
+        except UserError as error:
+            yield str(error)
+            continue
+        if found is None:
+            continue
+        if found.model in (SCRIPTED, BASE) and role == "user":
+            yield from _without_url(found)
+        elif found.key is not None and not os.environ.get(found.key):
+            yield f"{role}: key={found.key}: this environment variable is not set; export it or put it into .env"
+        if role == "judge":
+            yield from _judge(found, config)
 
 
-def _of_base(kwargs: Mapping[str, Any]) -> Iterator[str]:
-    """Problems of user_kwargs with user_model=base."""
-    for name, value in kwargs.items():
+def _without_url(user: ModelFile) -> Iterator[str]:
+    """Problems of a user that is a script or the base model."""
+    for name, value in (("url", user.url), ("key", user.key)):
+        if value:
+            yield f"user: {name}={value}: without effect while model={user.model}; name a model that the URL serves"
+    for name, value in user.fields.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name not in ("temperature", "max_tokens"):
-            yield f"user_kwargs.{name}={value}: the base model takes temperature and max_tokens; leave it out"
+        if user.model == SCRIPTED:
+            yield f"user: fields.{name}={value}: without effect while model={user.model}; leave it out"
+        elif name not in ("temperature", "max_tokens"):
+            yield f"user: fields.{name}={value}: the base model takes temperature and max_tokens; leave it out"
         elif name == "temperature" and not (number and 0 <= value < math.inf):
-            yield f"user_kwargs.{name}={value}: give a number from 0, or leave it out"
+            yield f"user: fields.{name}={value}: give a number from 0, or leave it out"
         elif name == "max_tokens" and not (number and isinstance(value, int) and value >= 1):
-            yield f"user_kwargs.{name}={value}: give a number from 1, or leave it out"
+            yield f"user: fields.{name}={value}: give a number from 1, or leave it out"
 
 
-def _judge(config: Config) -> Iterator[str]:
-    """Settings of the judge that contradict one another."""
-    if config.judge_model is None:
-        for setting in changed(config, "judge_url", "judge_key", "judge_kwargs", "judge_weight", "taxonomy"):
-            yield f"{setting}: without effect while judge_model=None; name the model that judges"
-        return
-    yield from _endpoint(config, "judge")
-    if not config.judge_weight and config.taxonomy is None:
-        yield "judge_weight=0: the judge has no effect without taxonomy=FILE; raise it, or leave judge_model out"
-    elif not config.reward_weight:
-        yield "judge_model: without effect while reward_weight=0; leave it out"
-
-
-def _endpoint(config: Config, name: str) -> Iterator[str]:
-    """Problems of the settings NAME_url and NAME_key, where NAME_model is given."""
-    model, url, variable = (getattr(config, f"{name}_{part}") for part in ("model", "url", "key"))
-    if url is None:
-        yield f"{name}_model={model}: give {name}_url=URL of the OpenAI-compatible API that serves it"
-    elif problem := url_problem(url):
-        yield f"{name}_url={url}: {problem}"
-    if variable is not None and not os.environ.get(variable):
-        yield f"{name}_key={variable}: this environment variable is not set; export it or put it into .env"
+def _judge(judge: ModelFile, config: Config) -> Iterator[str]:
+    if not judge.weight and judge.taxonomy is None:
+        yield "judge: weight=0: the judge has no effect without a taxonomy; raise it, or leave judge out"
+    elif not config.by_rewards:
+        yield "judge: without effect while advantage_baseline=none; leave it out"
 
 
 def _other_backend(config: RunSettings) -> Iterator[str]:
@@ -339,8 +309,3 @@ def run_problems(config: RunSettings) -> Iterator[str]:
     yield from _other_backend(config)
     if config.init_optimizer and config.init_from is None:
         yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"
-    if config.server_usd_per_hour and config.backend == "tinker":
-        yield (
-            f"server_usd_per_hour={config.server_usd_per_hour:g}: Tinker cloud is paid by token; leave it out, "
-            "or give prices=FILE"
-        )

@@ -1,10 +1,13 @@
 """Finds secrets in settings: these are stored in config.json, run.log and wandb, so that a key has no place there."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from harbortrainer.config import RunSettings
+from harbortrainer.errors import UserError
+from harbortrainer.model_file import Role, model_of
 
 # ends of names: OPENAI_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY
 _SECRET = ("apikey", "accesskey", "privatekey", "secretkey", "authorization", "token", "secret", "password", "passwd")
@@ -12,17 +15,13 @@ _SECRET_IN_QUERY = {"key", "auth"}  # as fields of a request these may be someth
 _URLS = {
     "skyrl_tx_url": "the environment variable SKYRL_TX_API_KEY",
     "tinker_base_url": "the environment variable TINKER_API_KEY",
-    "user_url": "an environment variable that user_key=NAME names",
-    "judge_url": "an environment variable that judge_key=NAME names",
 }
 _MAPPINGS = {
-    "user_kwargs": _URLS["user_url"],
-    "judge_kwargs": _URLS["judge_url"],
     "agent_kwargs": "an environment variable of the task's image",
     "environment_kwargs": "the environment variable that its service reads, such as DAYTONA_API_KEY, or one that the "
     'tasks name (in task.toml: [environment.env] KEY = "${KEY}")',
 }
-_FIXED = {"judge_kwargs", "agent_kwargs"}
+_FIXED = {"agent_kwargs"}
 
 
 def secret_problems(config: RunSettings) -> Iterator[str]:
@@ -31,6 +30,7 @@ def secret_problems(config: RunSettings) -> Iterator[str]:
         url = getattr(config, name, None)
         if url is not None and (found := _in_url(url)):
             yield f"{name}: holds {found}, and settings are stored in the run's files; put it into {place}"
+    yield from _in_models(config)
     if any(_in_git(source) for source in (getattr(config, "tasks_dir", "") or "").split(",")):
         yield (
             "tasks_dir: holds a password or token before a host, and settings are stored in the run's files; give it "
@@ -41,6 +41,18 @@ def secret_problems(config: RunSettings) -> Iterator[str]:
             continue
         for key in _in_mapping(getattr(config, name, {})):
             yield f"{name}.{key}: holds a secret, and settings are stored in the run's files; put it into {place}"
+
+
+def _in_models(config: RunSettings) -> Iterator[str]:
+    """Secrets in the files of simulated user and judge."""
+    place = "settings are stored in the run's files; put it into an environment variable that key names"
+    roles: tuple[Role, ...] = ("user", "judge")
+    for role in roles:
+        with contextlib.suppress(UserError):  # told by `validate`
+            if (model := model_of(role, getattr(config, role, None))) is not None:
+                if found := _in_url(model.url):
+                    yield f"{role}: url holds {found}, and {place}"
+                yield from (f"{role}: fields.{key}: holds a secret, and {place}" for key in _in_mapping(model.fields))
 
 
 def _in_url(url: str) -> str:

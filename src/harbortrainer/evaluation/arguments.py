@@ -11,6 +11,7 @@ from harbortrainer.cli.arguments import given, read_arguments, validate
 from harbortrainer.config import ADDRESS, FIXED, Config, TrialSettings
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError, refuse
+from harbortrainer.model_file import with_texts
 from harbortrainer.run.config_changes import current, removed, tuples
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.setting import ABOVE_0, FROM_0, Resume, field, problems, settings
@@ -93,7 +94,7 @@ class ExportArgs:
 def parse(argv: Sequence[str], words: Sequence[str] = ()) -> EvalArgs:
     """`name=value` over the saved values of an evaluation in out=DIR; `words` need no name. Raises UserError."""
     saved = _saved(given(argv, "out"))
-    args = read_arguments(EvalArgs, argv, words, saved)
+    args = with_texts(read_arguments(EvalArgs, argv, words, saved))
     for name in FIELDS:
         if name in saved and name not in FREE and getattr(args, name) != saved[name]:
             raise UserError(

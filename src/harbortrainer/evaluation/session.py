@@ -22,20 +22,20 @@ from harbortrainer.evaluation.arguments import EvalArgs, trainer_config
 from harbortrainer.evaluation.oracle import load_solutions
 from harbortrainer.evaluation.policies import Subject, sampled
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
+from harbortrainer.model_file import model_of
 from harbortrainer.plugins import Brought, check_same
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.remote import RemotePolicy, Spent, until_spent
 from harbortrainer.policy.remote_file import policy_of
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
-from harbortrainer.policy.users import FIELDS as USER_FIELDS
 from harbortrainer.policy.users import as_trained, refuse_unused
 from harbortrainer.rollout.brought import KEY, brought
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
-from harbortrainer.run.config_changes import last_values
+from harbortrainer.run.config_changes import current, last_values
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
 from harbortrainer.run.ledger import Ledger, require_ledger
@@ -148,7 +148,9 @@ def make_plan(args: EvalArgs) -> EvalPlan:
     config = trainer_config(args, policies.common_model(subjects, args.model_name))
     refuse_unused(config, tasks)
     if runs := [Path(subject.run) for subject in subjects if subject.run]:
-        config = _with_user(as_trained(config, last_values(RunDirectory(runs[0])), tasks), saved.get("user"))
+        config = _with_user(
+            as_trained(config, current(last_values(RunDirectory(runs[0])), ("user",)), tasks), saved.get("user")
+        )
     found = brought(config, tasks)
     check_same(found, saved.get(KEY, {}))
     return EvalPlan(args, subjects, sources, tasks, config, continued, found, near)
@@ -166,9 +168,12 @@ def _caps(args: EvalArgs, subjects: Sequence[Subject]) -> Iterator[str]:
 
 def _with_user(config: Config, before: Mapping[str, Any] | None) -> Config:
     """The user with which the evaluation began, where its run has another one since; its address may have moved."""
-    if before is None or all(getattr(config, name) == before[name] for name in ("user_model", "user_kwargs")):
+    if before is None:
         return config
-    return chz.replace(config, **before)
+    first = current(before, ("user",)).get("user")
+    was, now = model_of("user", first), model_of("user", config.user)
+    same = was == now or (was and now and (was.model, was.fields) == (now.model, now.fields))
+    return config if same else chz.replace(config, user=first)
 
 
 def _require_same(saved: Sequence[dict[str, Any]], tasks: Sequence[Task], out: str) -> None:
@@ -208,7 +213,7 @@ def _directory(plan: EvalPlan) -> RunDirectory:
         PLAN_FILE: {
             "subjects": list(map(asdict, plan.subjects)),
             "tasks": tasks,
-            "user": {name: getattr(plan.config, name) for name in USER_FIELDS},
+            "user": {"user": plan.config.user},
             KEY: {name: one.source for name, one in plan.brought.items()},
         },  # "the last checkpoint" stays the same
         SOURCES_FILE: sources_record(plan.sources, {}),
@@ -231,8 +236,8 @@ def _announce(plan: EvalPlan, run: RunDirectory, backend: Backend | None, displa
         if subject.endpoint is not None:
             where += f"; {subject.name} at {subject.endpoint['url']}"
     display.say(f"results go to {run.path}")
-    if plan.config.user_model is not None:
-        display.say(f"simulated user: user_model={plan.config.user_model}")
+    if (user := model_of("user", plan.config.user)) is not None:
+        display.say(f"simulated user: {user.model}")
     display.say(
         f"{names}: {len(plan.tasks)} tasks x {args.trials} trials{' x 2 policies' * (len(plan.subjects) - 1)} = "
         f"{planned} trials planned, {stored} of them finished earlier; {where}"
@@ -255,7 +260,7 @@ async def _run(
         ledger.quarantined.clear()
     powers = backend is not None and backend.kind.answers_of_powers
     silences = backend.silences if backend is not None else None
-    sampler = PolicySampler(request_timeout_sec=config.sample_timeout_sec, powers_of_two=powers, silences=silences)
+    sampler = PolicySampler(powers_of_two=powers, silences=silences)
     found: list[list[results.TaskResult]] = []
     done = False
     with display:

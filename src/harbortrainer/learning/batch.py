@@ -2,23 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 
-from harbortrainer.config import Config
+from harbortrainer.config import Baseline, Config
 from harbortrainer.learning.brought import advantages_of, function
 from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, training_sequences
 from harbortrainer.learning.observations import only_observing
 from harbortrainer.learning.trajectory import JUDGE, REWARD, TAXONOMY, Trajectory, TrajectoryGroup, is_constant
 from harbortrainer.learning.treatment import outcome_policy
+from harbortrainer.model_file import model_of
 from harbortrainer.stats import known, mean
 
 
-def group_advantages(
-    rewards_G: Sequence[float], *, baseline: Literal["mean", "leave_one_out"] = "mean", by_std: bool = False
-) -> list[float]:
-    """Advantage of each member of one group; zeros for a constant group and for a group of one.
+def group_advantages(rewards_G: Sequence[float], *, baseline: Baseline = "mean", by_std: bool = False) -> list[float]:
+    """Advantage of each member of one group; zeros for a constant group, a group of one and the baseline none.
 
     mean:           A_i = r_i - mean(r)              (Dr. GRPO, arXiv 2503.20783)
     leave_one_out:  A_i = r_i - mean(r without r_i)  (RLOO, arXiv 2402.14740)
@@ -26,7 +24,7 @@ def group_advantages(
     """
     rewards = np.asarray(rewards_G, np.float64)
     n = len(rewards)
-    if is_constant(rewards_G):
+    if baseline == "none" or is_constant(rewards_G):
         return [0.0] * n
     advantages = rewards - rewards.mean()
     if baseline == "leave_one_out":
@@ -63,7 +61,7 @@ class TrainingBatch:
 
 
 def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBatch:
-    """Advantages of every group, times `reward_weight`, and sequences of those that are trained on.
+    """Advantages of every group, and sequences of those that are trained on.
 
     Of turns with advantages of their own, `advantages` has the mean.
 
@@ -81,8 +79,6 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
     has_any = False
     for group in treated_P:
         advantages_G = _advantages(group, config)
-        if config.reward_weight != 1:
-            advantages_G = [config.reward_weight * advantage for advantage in advantages_G]
         names = [t.trial_name for t in group.trajectories_G]
         advantages |= zip(names, (float(array.mean()) for array in advantages_G), strict=True)
         has_any |= any(array.any() for array in advantages_G)
@@ -111,7 +107,7 @@ def _advantages(group: TrajectoryGroup, config: Config) -> list[np.ndarray]:
 
 
 def _shaped(group: TrajectoryGroup, config: Config) -> TrajectoryGroup:
-    """The group with judge_weight x score + weights of categories + `reward`'s number added to its rewards.
+    """The group with the judge's weight x score + weights of categories + `reward`'s number added to its rewards.
 
     Only where all its members have them: otherwise the missing one would be punished. Equal additions change no
     advantage and are left out, so that not a bit differs.
@@ -128,15 +124,16 @@ def _shaped(group: TrajectoryGroup, config: Config) -> TrajectoryGroup:
 def _added(trajectory: Trajectory, config: Config) -> float | None:
     """What shaping adds to the reward; None = the trial was not judged, or `reward` not asked."""
     shaping = trajectory.shaping
-    if not shaping or (config.judge_model and JUDGE not in shaping) or (config.reward and REWARD not in shaping):
+    if not shaping or (config.judge and JUDGE not in shaping) or (config.reward and REWARD not in shaping):
         return None
     own = shaping.get(REWARD, 0.0) + sum(weight for name, weight in shaping.items() if name.startswith(TAXONOMY))
-    return config.judge_weight * shaping.get(JUDGE, 0.0) + own
+    judge = model_of("judge", config.judge)
+    return (judge.weight if judge is not None else 0.0) * shaping.get(JUDGE, 0.0) + own
 
 
 def _shaping_metrics(treated_P: Sequence[TrajectoryGroup], config: Config) -> dict[str, float]:
     """What the judge found in the trials that are trained on, before groups with a missing judgement are left alone."""
-    if config.judge_model is None:
+    if config.judge is None:
         return {}
     trials = [t for group in treated_P for t in group.trajectories_G]
     judged = [t.shaping for t in trials if JUDGE in t.shaping]
@@ -151,7 +148,7 @@ def _shaping_metrics(treated_P: Sequence[TrajectoryGroup], config: Config) -> di
 
 def _reason(group: TrajectoryGroup, config: Config) -> str:
     """Why a group is not trained on, else "". Without rewards every token has a signal of its own."""
-    if not config.reward_weight:
+    if not config.by_rewards:
         return ""
     if len(group.trajectories_G) < 2:
         return TOO_SMALL

@@ -8,6 +8,7 @@ import numpy as np
 from harbortrainer.learning.datums import TrainingSequence, trainer_log_ratios
 from harbortrainer.learning.trajectory import TrajectoryGroup
 
+CAP = 2.0  # the largest probability ratio of importance_sampling; a trial beyond it in the mean is not learned from
 TINY = 1e-12  # probabilities of 0 and 1 have no logarithm
 
 
@@ -70,7 +71,7 @@ def within_divergence(
 
 
 def truncated(
-    sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], cap: float
+    sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], cap: float = CAP
 ) -> tuple[list[TrainingSequence], set[str]]:
     """All sequences with importance ratios of at most `cap` under the weights in training, and trials to leave out.
 

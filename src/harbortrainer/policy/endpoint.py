@@ -44,7 +44,7 @@ class Garbage(EndpointError):
 class Place:
     """Where an endpoint is. `fields`: of every request, over those of the caller; None leaves a field out."""
 
-    name: str  # of the settings: NAME_model, NAME_url, NAME_key, NAME_kwargs
+    name: str  # of the setting
     url: str
     model: str
     key: str | None = None  # name of the environment variable that holds it
@@ -56,10 +56,10 @@ class Place:
         if self.key is None:
             return ""
         if not (found := os.environ.get(self.key, "").strip()):
-            raise UserError(f"{self.name}_key={self.key}: this environment variable is not set; export it")
+            raise UserError(f"{self.name}: key={self.key}: this environment variable is not set; export it")
         if not (found.isascii() and found.isprintable()):  # the client's own error would show the key
             raise UserError(
-                f"{self.name}_key={self.key}: its value has a line break or other characters that no key has; "
+                f"{self.name}: key={self.key}: its value has a line break or other characters that no key has; "
                 "export it again"
             )
         return found
@@ -113,7 +113,7 @@ class Endpoint:
         try:
             url = httpx.URL(place.url.rstrip("/"))
         except httpx.InvalidURL as error:
-            raise UserError(f"{place.name}_url={place.url!r}: {error}; give https://HOST/v1") from None
+            raise UserError(f"{place.name}: url={place.url!r}: {error}; give https://HOST/v1") from None
         self._client = httpx.AsyncClient(
             base_url=url,
             headers=headers,
@@ -123,8 +123,8 @@ class Endpoint:
 
     @property
     def described(self) -> str:
-        """The settings that name it, for messages."""
-        return f"{self._place.name}_url={self._place.url}"
+        """The setting and the address, for messages."""
+        return f"{self._place.name}={self._place.url}"
 
     async def chat(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> Spoken:
         """One answer. `fields`: of the request, besides model and messages. Raises EndpointError.
@@ -152,10 +152,8 @@ class Endpoint:
         try:
             _spoken(await self._post(body), body)
         except EndpointError as error:
-            name = self._place.name
             raise UserError(
-                f"{self.described}: {error}; check {name}_url (it ends in /v1 for most), {name}_model, {name}_key and "
-                f"{name}_kwargs"
+                f"{self.described}: {error}; check url (it ends in /v1 for most), model, key and fields of its file"
             ) from error
 
     async def ready(self) -> None:

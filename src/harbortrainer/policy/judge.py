@@ -17,11 +17,12 @@ from typing import Any
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import JUDGE, JUDGE_TOKENS, TAXONOMY, Trajectory
+from harbortrainer.model_file import model_of
 from harbortrainer.policy.endpoint import Endpoint, EndpointError, OpenEndpoint, Place, Spoken
 from harbortrainer.policy.tools import transcribed
 
 PATIENCE_SEC = 120.0  # for one judgement; then the trial stays without
-ASKED: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 1024}  # of a request, where judge_kwargs do not say
+ASKED: Mapping[str, Any] = {"temperature": 0.0, "max_tokens": 1024}  # of a request, where the file's fields do not say
 MOST_LETTERS = 200_000  # of a conversation; of a longer one the beginning and the end
 INDENT = "  "
 _ANSWER = re.compile(r"\{.*\}", re.DOTALL)
@@ -40,29 +41,32 @@ class Category:
     weight: float
 
 
-def read_taxonomy(path: str) -> tuple[Category, ...]:
-    """The categories of a JSON file: a list of objects with name, description and weight. Raises UserError."""
-    try:
-        value = json.loads(Path(path).expanduser().read_text())
-    except OSError as error:
-        raise UserError(f"taxonomy={path}: cannot be read ({error.strerror}); give a JSON file of categories") from None
-    except ValueError as error:
-        raise UserError(f"taxonomy={path}: no JSON ({error}); docs/recipes.md shows its form") from None
+def read_taxonomy(given: Any) -> tuple[Category, ...]:
+    """The categories of a list of objects with name, description and weight, or of the file named. Raises UserError."""
+    value, path = given, "judge: taxonomy"
+    if isinstance(given, str):
+        path = f"judge: taxonomy={given}"
+        try:
+            value = json.loads(Path(given).expanduser().read_text())
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror}); give a JSON file of categories") from None
+        except ValueError as error:
+            raise UserError(f"{path}: no JSON ({error}); docs/recipes.md shows its form") from None
     found = [_category(path, number, entry) for number, entry in enumerate(value if isinstance(value, list) else ())]
     names = [category.name for category in found]
     if not found or len(set(names)) < len(names):
-        raise UserError(f"taxonomy={path}: needs a list of categories with different names; docs/recipes.md shows one")
+        raise UserError(f"{path}: needs a list of categories with different names; docs/recipes.md shows one")
     return tuple(found)
 
 
 def _category(path: str, number: int, entry: Any) -> Category:
     name, description, weight = (entry.get(key) if isinstance(entry, dict) else None for key in _KEYS)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UserError(f"taxonomy={path}: entry {number} needs a name of letters, digits and _.-")
+        raise UserError(f"{path}: entry {number} needs a name of letters, digits and _.-")
     if not isinstance(description, str) or not description.strip():
-        raise UserError(f"taxonomy={path}: {name} needs a description that the judge can apply")
+        raise UserError(f"{path}: {name} needs a description that the judge can apply")
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or not weight:
-        raise UserError(f"taxonomy={path}: {name} needs a weight: what a trial gains (below 0: loses) that shows it")
+        raise UserError(f"{path}: {name} needs a weight: what a trial gains (below 0: loses) that shows it")
     return Category(name, description, float(weight))
 
 
@@ -73,10 +77,10 @@ def open_judge(
     config: Config, transcribe: Transcribe, shown: Callable[[str], str], open_endpoint: OpenEndpoint = Endpoint
 ) -> "Judge | None":
     """The judge of these settings, see Judge; None = none. Raises UserError: no such file, no key."""
-    if config.judge_model is None:
+    if (judge := model_of("judge", config.judge)) is None:
         return None
-    taxonomy = read_taxonomy(config.taxonomy) if config.taxonomy is not None else ()
-    place = Place("judge", str(config.judge_url), config.judge_model, config.judge_key, config.judge_kwargs)
+    taxonomy = read_taxonomy(judge.taxonomy) if judge.taxonomy is not None else ()
+    place = Place("judge", judge.url, judge.model, judge.key, judge.fields)
     return Judge(open_endpoint(place, patience_sec=PATIENCE_SEC), taxonomy, transcribe, shown)
 
 

@@ -109,7 +109,7 @@ class PolicySampler(Sampler):
         self._solutions: Solutions | None = None
         self._speaking: Speaking | None = None
         self._in_flight: set[asyncio.Task[Sample]] = set()
-        self._users: Counter[int] = Counter()  # requests in flight, and trials that keep their weights, by version
+        self._users: Counter[int] = Counter()  # requests in flight, and evaluations that keep their weights, by version
         self._busy_seconds = 0.0
         self._in_flight_seconds = 0.0
         self._counted_at = 0.0  # clock time up to which both are counted
@@ -161,11 +161,8 @@ class PolicySampler(Sampler):
         self._client, self._solutions, self._speaking, self.version = None, None, speaking, version
 
     @contextlib.contextmanager
-    def of_trial(self, task: Path | str, *, keep: bool = False) -> "Iterator[Sampler]":
-        """What the trial of the task with this `ref` samples within the block.
-
-        It is this sampler, or one of the task's solution. `keep`: the weights of its first sample, until it ends.
-        """
+    def of_trial(self, task: Path | str) -> "Iterator[Sampler]":
+        """What the trial of the task with this `ref` samples within the block: this sampler, or one of the solution."""
         if self._solutions is not None:
             own = PolicySampler()
             own._counters = self._counters
@@ -173,32 +170,17 @@ class PolicySampler(Sampler):
             yield own
         elif self._speaking is not None:
             yield _Spoken(self, self._speaking.of_trial())
-        elif keep:
-            kept = _Kept(self)
-            try:
-                yield kept
-            finally:
-                if kept.held is not None:
-                    self._users[kept.held[1]] -= 1
         else:
             yield self
 
     @contextlib.contextmanager
     def pinned(self, client: SamplingClient, version: int) -> "Iterator[Sampler]":
         """What samples the weights of `client` within the block, whatever is published; `version` counts as in use."""
-        pinned = _Kept(self)
-        pinned.held = client, version
         self._users[version] += 1
         try:
-            yield pinned
+            yield _Pinned(self, client, version)
         finally:
             self._users[version] -= 1
-
-    def hold(self) -> tuple[SamplingClient, int]:
-        """The client published last and its version, which counts as in use. Raises RuntimeError without one."""
-        client = self._published()
-        self._users[self.version] += 1
-        return client, self.version
 
     def relabel(self, version: int) -> None:
         """Samples carry `version` from now on; the weights are the same."""
@@ -367,16 +349,15 @@ class PolicySampler(Sampler):
             self._counters["faults"] += 1
 
 
-class _Kept(Sampler):
-    """Samples for one trial the weights of its first sample, whatever was published since."""
+class _Pinned(Sampler):
+    """Samples the weights of one client, whatever was published since."""
 
-    def __init__(self, base: PolicySampler) -> None:
+    def __init__(self, base: PolicySampler, client: SamplingClient, version: int) -> None:
         self._base, self.powers_of_two = base, base.powers_of_two
-        self.held: tuple[SamplingClient, int] | None = None
+        self._held = client, version
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
-        self.held = self.held or self._base.hold()
-        return await self._base.sample_from(*self.held, prompt_T, **limits)
+        return await self._base.sample_from(*self._held, prompt_T, **limits)
 
     def lost_since(self, began: float) -> float:
         return self._base.lost_since(began)

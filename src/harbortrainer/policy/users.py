@@ -14,17 +14,16 @@ import chz
 from harbortrainer.config import SETTINGS, Config, TrialSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import USER_TOKENS
+from harbortrainer.model_file import BASE, ModelFile
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.endpoint import Endpoint, EndpointError, OpenEndpoint, Place
 from harbortrainer.policy.sampler import Sampler, SamplingError
 from harbortrainer.policy.tools import Message, Parsed, Tool, ToolCall, parse, parse_sent, signatures
 from harbortrainer.setting import shown
 
-SCRIPTED, BASE = "scripted", "base"
 MOST_TOKENS = 1024  # sampled for one message
 MOST_TRIES = 3  # of one message, where the calls in it cannot be read
 UNREADABLE = "(a tool call that could not be read)"
-FIELDS = ("user_model", "user_url", "user_key", "user_kwargs")
 OF_AGENTS = ("agent", "agent_kwargs", "agents_dir", "enable_summarize")  # that work in a task's environment
 
 
@@ -89,7 +88,7 @@ def refuse_unused(config: TrialSettings, tasks: Iterable[object]) -> None:
     """Raises UserError when settings describe a user and no task has one, or an agent and all tasks are talks."""
     found = {bool(getattr(task, "has_user", False)) for task in tasks}
     why = "no task of tasks_dir talks to a user" if True not in found else "in conversations the policy acts itself"
-    names = FIELDS * (True not in found) + OF_AGENTS * (found == {True})
+    names = ("user",) * (True not in found) + OF_AGENTS * (found == {True})
     for name in names:
         if (value := getattr(config, name)) != SETTINGS[name].default:
             raise UserError(f"{name}={shown(value)}: {why}; leave it out")
@@ -98,19 +97,19 @@ def refuse_unused(config: TrialSettings, tasks: Iterable[object]) -> None:
 def as_trained(config: Config, saved: Mapping[str, Any], tasks: Iterable[object]) -> Config:
     """The settings of an evaluation with the user of the checkpoint's run, unless another one is given.
 
-    `saved`: that run's configuration.
+    `saved`: that run's configuration, in the words of this version.
     """
-    if config.user_model is not None or not any(getattr(task, "has_user", False) for task in tasks):
+    if config.user is not None or not any(getattr(task, "has_user", False) for task in tasks):
         return config
-    return chz.replace(config, **{name: saved[name] for name in FIELDS if name in saved})
+    return chz.replace(config, user=saved.get("user"))
 
 
 def endpoint_users(
-    config: TrialSettings, template: ChatTemplate, open_endpoint: OpenEndpoint = Endpoint
+    user: ModelFile, patience_sec: float, template: ChatTemplate, open_endpoint: OpenEndpoint = Endpoint
 ) -> "EndpointUsers":
-    """The users of `user_url`. Raises UserError when the variable of the key is not set."""
-    place = Place("user", str(config.user_url), str(config.user_model), config.user_key, config.user_kwargs)
-    return EndpointUsers(open_endpoint(place, patience_sec=config.outage_limit_sec), template)
+    """The users that a model at a URL plays. Raises UserError when the variable of the key is not set."""
+    place = Place("user", user.url, user.model, user.key, user.fields)
+    return EndpointUsers(open_endpoint(place, patience_sec=patience_sec), template)
 
 
 class EndpointUsers(Users):
@@ -181,7 +180,7 @@ class _Model(User):
 
 
 def _fields(seed: int, tools: Sequence[Tool]) -> dict[str, Any]:
-    """Of a request to an endpoint, where user_kwargs do not say."""
+    """Of a request to an endpoint, where the file's fields do not say."""
     fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": MOST_TOKENS, "seed": seed % 2**31}
     return fields | ({"tools": [*tools]} if tools else {})
 
@@ -210,7 +209,7 @@ class BaseUsers(Users):
                 seed=seed % 2**31,
             )
         except SamplingError as error:
-            raise UserFault(f"user_model={BASE}: {error}") from error
+            raise UserFault(f"user={BASE}: {error}") from error
         text = self._template.decode(sample.tokens_T)
         parsed = parse(text, self._template.call_form, signatures(tools)) if tools else Parsed(text)
         return parsed, len(prompt_T), len(sample.tokens_T)

@@ -196,7 +196,6 @@ def _config(args: CheckArgs) -> Config:
         model_name="",
         tasks_dir="",
         n_parallel_envs=args.n_parallel,
-        n_warm_envs=0,
         trial_timeout_sec=args.trial_timeout_sec,
         environment_type=args.environment_type,
         environment_kwargs=args.environment_kwargs,

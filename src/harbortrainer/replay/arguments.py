@@ -25,7 +25,6 @@ class ReplayArgs:
     outcome_policy: dict[str, Any] = field({}, "outcome_policy.OUTCOME=train, mask or a reward; others as in the run")
     loss_norm: LossNorm | None = field(None, RUN)
     num_substeps: int | None = field(None, RUN)
-    reward_weight: float | None = field(None, RUN)
     observation_loss_coef: float | None = field(None, RUN)
     kl_penalty_coef: float | None = field(None, f"0 = without the penalty; no other value can be replayed; {RUN}")
     loss_fn: LossFn | None = field(None, f"changes no datum, only the share that is clipped; {RUN}")

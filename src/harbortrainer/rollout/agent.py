@@ -25,7 +25,7 @@ with without_litellm():
     )
     from harbor.agents.terminus_2.tmux_session import TmuxSession
 
-    from harbortrainer.rollout.terminal import CommandWait, KeysRefused, Terminal
+    from harbortrainer.rollout.terminal import KeysRefused, Terminal
 
 StopReason = Literal["done", "max_turns", "context_length", "timeout", "session_ended", "policy_error", "interrupted"]
 SUMMARY_ROOM = 4000  # free tokens that Terminus-2 wants for a summary; a quarter of a smaller context
@@ -76,11 +76,6 @@ class TrainableTerminus2(Terminus2):
     _confirmed = False  # the policy said task_complete twice
     _looping = False
 
-    def __init__(self, *args: Any, command_wait: CommandWait = "prompt", **named: Any) -> None:
-        """`command_wait`: of the Terminal; the rest is Terminus-2's."""
-        self._command_wait: CommandWait = command_wait
-        super().__init__(*args, **named)
-
     def _init_llm(self, **named: Any) -> TinkerLLM:  # pyright: ignore[reportIncompatibleMethodOverride]
         self._policy = live_llm(named["llm_kwargs"]["name"])
         return self._policy
@@ -107,7 +102,6 @@ class TrainableTerminus2(Terminus2):
             pane_height=self.options.tmux_pane_height,
             extra_env=self._extra_env,
             user=environment.default_user,
-            command_wait=self._command_wait,
         )
         await self._terminal.start()
 

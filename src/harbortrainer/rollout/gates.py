@@ -111,15 +111,13 @@ def n_containers(config: Config, agents: int | None = None) -> int:
     `agents`: at once, None = as the configuration says.
     """
     agents = agents or first_agents(config)
-    warm = config.n_warm_envs
-    if warm is None:  # environments in a cloud cost money from their start
-        warm = -(-agents // 4) if config.local_environments else 0
+    warm = -(-agents // 4) if config.local_environments else 0  # in a cloud they cost money from their start
     return agents + warm
 
 
 def starts_ahead(config: Config) -> bool:
     """Whether environments start before an agent can use them."""
-    return config.local_environments if config.n_warm_envs is None else config.n_warm_envs > 0
+    return config.local_environments
 
 
 def most_agents(config: Config, environments: int) -> int:

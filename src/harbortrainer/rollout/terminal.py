@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, override
+from typing import TYPE_CHECKING, Any, override
 
 from harbor.agents.terminus_2.tmux_session import TmuxSession
 from harbor.environments.base import ExecResult
@@ -20,7 +20,6 @@ from harbortrainer.docker.command import IN_SHELL
 if TYPE_CHECKING:  # imports litellm
     from harbor.agents.terminus_2.terminus_2 import Command
 
-CommandWait = Literal["prompt", "duration"]
 AT_REST_SEC, AT_REST_LONG_SEC = 0.01, 0.15  # that shell and tmux sleep before a prompt counts; after a lot of input
 LONG_INPUT = 1000  # bytes; a terminal's buffer takes 4096
 START_LIMIT_SEC = 5  # for the shell's first prompt; after that the session continues without one
@@ -163,10 +162,8 @@ class CommandFailed(RuntimeError):
 class Terminal(TmuxSession):
     """Terminus-2's session with one exec for each turn; `ended`: the policy ended its shell, and the agent stops."""
 
-    def __init__(self, *args: Any, command_wait: CommandWait = "prompt", **named: Any) -> None:
-        """`command_wait`: a command ends at its shell's next prompt, or only after its whole duration."""
+    def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._wait: CommandWait = command_wait
         self._pane: Pane | None = None
         self._screen: Screen | None = None  # of the last turn
         self.ended = False
@@ -203,8 +200,7 @@ class Terminal(TmuxSession):
             result = await self._exec(script, START_LIMIT_SEC)
         if result.return_code != 0:
             raise RuntimeError(f"tmux did not start: {_text(result)}")
-        if self._wait == "prompt":
-            self._pane = read_pane(result.stdout or "")
+        self._pane = read_pane(result.stdout or "")
 
     @override
     async def is_session_alive(self) -> bool:

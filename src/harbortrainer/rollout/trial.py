@@ -218,7 +218,6 @@ def _agent_config(trial: str, config: Config, key: str) -> "AgentConfig":
         model_name=config.model_name,
         kwargs={
             "max_turns": config.max_turns or None,
-            "command_wait": config.command_wait,
             "enable_summarize": config.enable_summarize,
             "proactive_summarization_threshold": config.proactive_summarization_threshold,
             "record_terminal_session": False,

@@ -66,13 +66,13 @@ def conversing[C: Conversation](
 ) -> Iterator[C]:
     """A trial's conversation with the policy, within the run's limits. Raises UserError: no template for the `tools`.
 
-    It samples the weights of its request, else those published, as `weights_in_flight` says.
+    It samples the weights of its request, else those published last.
     """
     config = run.config
     sampling = (
         contextlib.nullcontext(request.weights)
         if request.weights is not None
-        else run.sampler.of_trial(request.task.ref, keep=config.weights_in_flight == "keep")
+        else run.sampler.of_trial(request.task.ref)
     )
     with sampling as sampler:
         yield kind(

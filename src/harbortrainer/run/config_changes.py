@@ -24,6 +24,7 @@ from harbortrainer.config import (
 from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
+from harbortrainer.model_file import former, with_texts
 from harbortrainer.run.directory import RunDirectory, find_run, open_run_directory
 from harbortrainer.setting import FORMER, UNTIL_SAVED, Resume, settings, shown
 
@@ -65,7 +66,7 @@ class ConfigHistory[C: RunSettings]:
         defaults = {
             name: UNTIL_SAVED.get(name, one.default) for name, one in self._settings.items() if not one.required
         }
-        self._start = _plain(defaults) | current(saved, self._settings)  # a setting may be younger than the run
+        self._defaults, self._saved = _plain(defaults), saved  # a setting may be younger than the run
         cut_torn_line(run.config_changes)
         self._records = read_lines(run.config_changes)
         self.removed = removed(saved)
@@ -102,10 +103,10 @@ class ConfigHistory[C: RunSettings]:
         return [(step, from_json(self._kind, self._values(n))) for n, step in enumerate(steps)]
 
     def _values(self, n_records: int) -> dict[str, Any]:
-        values = dict(self._start)
+        values = dict(self._saved)
         for record in self._records[:n_records]:
-            values |= current({name: change["now"] for name, change in record["changes"].items()}, self._settings)
-        return values
+            values |= {name: change["now"] for name, change in record["changes"].items()}
+        return self._defaults | current(values, self._settings)
 
 
 def last_values(run: RunDirectory) -> dict[str, Any]:
@@ -128,7 +129,11 @@ def note(change: Change, from_step: int) -> str:
 
 def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Saved values by the `names` that settings have now, without those and their keys that were removed."""
-    renamed = {former.now: saved[name] for name, former in FORMER.items() if former.now and name in saved}
+    renamed = {one.now: saved[name] for name, one in FORMER.items() if one.now and name in saved}
+    renamed |= former(saved)
+    if saved.get("reward_weight") == 0:
+        renamed["advantage_baseline"] = "none"
+        saved = {name: value for name, value in saved.items() if name != "advantage_baseline"}
     return {name: _kept_keys(name, value) for name, value in (renamed | {**saved}).items() if name in names}
 
 
@@ -145,9 +150,9 @@ def removed(saved: Mapping[str, Any]) -> list[str]:
     }
     values = {**saved, **keyed}
     return [
-        f"{name}={shown(values[name])} is no longer a setting and has no effect: {former.instead}"
-        for name, former in FORMER.items()
-        if former.now is None and name in values and values[name] != former.default
+        f"{name}={shown(values[name])} is no longer a setting and has no effect: {one.instead}"
+        for name, one in FORMER.items()
+        if not (one.now or one.moved) and name in values and values[name] not in (one.default, one.kept)
     ]
 
 
@@ -196,9 +201,9 @@ def read_run_arguments[A: RunSettings](args: type[A], kind: type[RunSettings], a
     """
     run = _earlier_run(argv)
     if run is None:
-        return read_arguments(args, argv)
+        return with_texts(read_arguments(args, argv))
     history = ConfigHistory(run, kind)
-    given_now = read_arguments(args, argv, saved=chz.asdict(from_json(kind, history.latest)))
+    given_now = with_texts(read_arguments(args, argv, saved=chz.asdict(from_json(kind, history.latest))))
     history.changes(given_now)  # refuses what must not be changed
     for line in history.removed:
         log.warning("%s: %s", run.config, line)

@@ -122,7 +122,7 @@ async def run_sft(config: SftConfig, stop: Stop | None = None, outside: Outside 
     """
     stop, outside = stop or Stop(), outside or Outside()
     display = Display(mode=config.display)
-    display.follow(stop, waits=None)
+    display.follow(stop, trials=False)
     stop.limit(config, display.say)
     with display, contextlib.ExitStack() as holding:
         if config.resume is not None:

@@ -247,7 +247,7 @@ def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping
     """One line on the server's disk. `about`: what a server of this project reports about itself."""
     rank = config.lora_rank
     keep = Keep(config.keep_checkpoints, config.keep_best)
-    beside = MOST_OPEN if config.max_steps_off_policy or config.eval_overlap else 0  # evaluations
+    beside = MOST_OPEN if config.max_steps_off_policy else 0  # evaluations
     states = keep.most(total_steps, config.save_every) + (beside if config.keep_best else 0)
     state, sampler = state_bytes(model, rank), sampler_bytes(model, rank)
     samplers = SAMPLERS + config.max_steps_off_policy + beside

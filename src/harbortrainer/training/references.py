@@ -53,7 +53,7 @@ class References:
         if penalty is not None:
             logprobs_D = await penalty.logprobs(sequences_D)
             penalised, mean = apply_kl_penalty(
-                sequences_D, logprobs_D, config.kl_penalty_coef, centred=config.reward_weight > 0
+                sequences_D, logprobs_D, config.kl_penalty_coef, centred=config.by_rewards
             )
             scored += count_tokens(sequences_D)
             if config.kl_reference != START:

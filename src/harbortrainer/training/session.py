@@ -15,6 +15,7 @@ from harbortrainer.cli.output import counted
 from harbortrainer.config import Config
 from harbortrainer.durable.facts import unchanging
 from harbortrainer.durable.files import read_json, write_json
+from harbortrainer.model_file import model_of, with_texts
 from harbortrainer.plugins import Brought, check_same
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.judge import Judge, open_judge, read_taxonomy
@@ -67,9 +68,9 @@ async def run_training(
     `outside`, `loop`: a test's replacements of the world outside and of `train`.
     Raises UserError for what the user can fix; the run directory can then be resumed.
     """
-    stop, outside = stop or Stop(), outside or Outside()
+    config, stop, outside = with_texts(config), stop or Stop(), outside or Outside()
     display = Display(mode=config.display)
-    display.follow(stop, waits=config.on_stop == "wait")
+    display.follow(stop, trials=True)
     stop.limit(config, display.say)
     with display, contextlib.ExitStack() as holding:
         if config.resume is not None:
@@ -88,8 +89,8 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
     """Check all that needs no server: tasks, split, venues, chat template, taxonomy, init_from. Raises UserError."""
     with unchanging():
         plan = make_plan(config)
-    if config.taxonomy is not None:
-        read_taxonomy(config.taxonomy)
+    if (judge := model_of("judge", config.judge)) is not None and judge.taxonomy is not None:
+        read_taxonomy(judge.taxonomy)
     found = brought(config, plan.tasks)
     if plan.earlier is not None and plan.earlier.effective.exists():
         check_same(found, read_json(plan.earlier.effective).get(KEY, {}))
@@ -125,7 +126,6 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         backend = await stack.enter_async_context(outside.connected(config, display))
         terms = agree(config, backend.kind, backend.contract, backend.max_context)
         sampler = PolicySampler(
-            request_timeout_sec=config.sample_timeout_sec,
             powers_of_two=backend.kind.answers_of_powers,
             silences=backend.silences,
         )

@@ -69,7 +69,7 @@ class Terminus2Trainer(Loop[Config, Parts]):
         self._evaluations = Evaluations(parts.policy, parts.sampler, parts.checkpoints, parts.stop)
         self._rows_so_far = read_lines(run.metrics)  # of steps, with what is judged of them
         # evaluations: beside training, or between a step and the next batch
-        self._beside = config.eval_overlap or config.max_steps_off_policy > 0
+        self._beside = config.max_steps_off_policy > 0
 
     async def completed(self) -> None:
         if self.parts.references is not None:

@@ -16,7 +16,7 @@ from harbortrainer.learning.brought import function
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, trainer_log_ratios
 from harbortrainer.learning.minibatches import optimizer_batches
 from harbortrainer.learning.observations import as_targets, observed_nats
-from harbortrainer.learning.off_policy import ratio_metrics, truncated, within_divergence
+from harbortrainer.learning.off_policy import CAP, ratio_metrics, truncated, within_divergence
 from harbortrainer.stats import known, mean
 from harbortrainer.training.references import References
 
@@ -67,7 +67,7 @@ class Updater:
         corrected = self._config.loss is None and self._config.loss_fn == "importance_sampling"
         if self._config.max_steps_off_policy and corrected:
             trained_D = await self._policy.logprobs(sampled_D)
-            sequences_D, too_far = truncated(sampled_D, trained_D, self._config.importance_cap)
+            sequences_D, too_far = truncated(sampled_D, trained_D)
             metrics["off_policy/masked_trials"] = float(len(too_far))
         parts = optimizer_batches(sequences_D, self._config, step, too_far)
         results = []
@@ -130,7 +130,7 @@ class Updater:
             return metrics
         clips = loss_settings(self._config) or {
             "clip_low_threshold": 0.0,
-            "clip_high_threshold": math.inf if self._config.loss_fn == "dppo" else self._config.importance_cap,
+            "clip_high_threshold": math.inf if self._config.loss_fn == "dppo" else CAP,
         }
         return metrics | ratio_metrics(
             sequences_D, trained_D, clips["clip_low_threshold"], clips["clip_high_threshold"]

@@ -47,7 +47,7 @@ class Display:
         self._live: LiveView | None = None
         self._log = RunLog(lambda text: self._warn(logging.WARNING, text))
         self._stop: Stop | None = None
-        self._waits = self._began = False
+        self._has_trials = self._began = False
         self._under_way: list[str] = []  # a batch, and an evaluation beside it
         self._held = contextlib.ExitStack()
         self.server_load: Callable[[], Awaitable[Load]] = _no_load
@@ -82,9 +82,9 @@ class Display:
         """Show the present activity in the live view."""
         self._state.do(what)
 
-    def follow(self, stop: Stop, *, waits: bool | None) -> None:
-        """Show the effect of Ctrl-C. `waits`: running trials may finish; None = this run has no trials."""
-        self._stop, self._waits = stop, waits
+    def follow(self, stop: Stop, *, trials: bool) -> None:
+        """Show the effect of Ctrl-C. `trials`: this run has some."""
+        self._stop, self._has_trials = stop, trials
 
     def keep_log(self, run: RunDirectory, total_steps: int = 0) -> None:
         """Open the run's log file and show metrics of its earlier processes. Raises UserError."""
@@ -172,12 +172,11 @@ class Display:
             how = "may finish" if stop.lets_end else "are cancelled"
             trials = f"running trials {how}, then " if self._under_way else ""
             return notes | {"stop": f"{stop.why}: {trials}the weights are saved; {AT_ONCE}"}
-        if self._waits is None:
+        if not self._has_trials:
             return notes | {"Ctrl-C": f"saves the weights and ends; {AT_ONCE}"}
         if not self._began:
             return notes | {"Ctrl-C": "ends the run before it begins"}
-        how = "lets running trials finish" if self._waits else "cancels running trials"
-        return notes | {"Ctrl-C": f"{how}, saves the weights and ends; {AT_ONCE}"}
+        return notes | {"Ctrl-C": f"cancels running trials, saves the weights and ends; {AT_ONCE}"}
 
 
 def _activity(label: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from harbortrainer.cli.output import shortened
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.model_file import model_of
 from harbortrainer.policy.tools import transcribed
 from harbortrainer.run.directory import RunDirectory, run_ids
 from harbortrainer.run.metrics import RowSink
@@ -42,7 +43,9 @@ WITH_TAXONOMY = "_with_taxonomy_feedback"
 
 def wandb_project(config: Config) -> str | None:
     """The project of a run: one with a taxonomy logs apart from those without. None = wandb is off."""
-    if not config.wandb_project or config.taxonomy is None or config.wandb_project.endswith(WITH_TAXONOMY):
+    judge = model_of("judge", config.judge)
+    plain = judge is None or judge.taxonomy is None
+    if not config.wandb_project or plain or config.wandb_project.endswith(WITH_TAXONOMY):
         return config.wandb_project
     return config.wandb_project + WITH_TAXONOMY
 

@@ -80,7 +80,6 @@ class Node:
         self._silences = Silences()
         self._looking: asyncio.Task[Never] | None = None
         self._sampler = PolicySampler(
-            request_timeout_sec=job.config.sample_timeout_sec,
             powers_of_two=job.powers_of_two,
             silences=self._silences,
         )

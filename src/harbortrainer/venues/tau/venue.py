@@ -26,7 +26,7 @@ MOST = 1000  # conversations at once
 
 @dataclass(frozen=True, slots=True)
 class TauVenue:
-    """`new_user`: a test's user; None = the one that user_model names, else the scripted user."""
+    """`new_user`: a test's user; None = the one that user names, else the scripted user."""
 
     new_user: "NewUser | None" = None
     name: str = tau_tasks.VENUE
@@ -39,7 +39,8 @@ class TauVenue:
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when the chat template cannot show tools and their results."""
-        from harbortrainer.policy import users
+        from harbortrainer.model_file import SCRIPTED as SCRIPTED_USER
+        from harbortrainer.model_file import model_of
         from harbortrainer.venues.tau.domain import GREETING, domain
 
         places = [domain(name) for name in dict.fromkeys(tau_tasks.key_of(task)[0] for task in tasks)]
@@ -48,7 +49,8 @@ class TauVenue:
             opening = [{"role": "system", "content": place.system_prompt}, {"role": "assistant", "content": GREETING}]
             prompt = template.first_prompt([*opening, {"role": "user", "content": "x"}], place.schemas)
             _require_room(place.name, len(prompt), config)
-        scripted = config.user_model in (None, users.SCRIPTED) and self.new_user is None
+        user = model_of("user", config.user)
+        scripted = (user is None or user.model == SCRIPTED_USER) and self.new_user is None
         return [SCRIPTED] if scripted and any(place.name != DESK for place in places) else []
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
