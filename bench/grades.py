@@ -35,6 +35,7 @@ from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.host import DockerHost
 from harbortrainer.docker.images import ImageError, task_image
 from harbortrainer.harbor import quiet_harbor_log
+from harbortrainer.qualify.arguments import ListArgs
 from harbortrainer.qualify.commands import task_folders
 from harbortrainer.qualify.trials import ORACLE, QualificationTrial, QualificationTrials
 from harbortrainer.rollout.gates import Gates
@@ -96,7 +97,7 @@ def _arguments() -> argparse.Namespace:
 
 def _works(arguments: argparse.Namespace) -> list[Work]:
     """A script belongs to the longest name of a task that its own begins with."""
-    tasks = {path.name: path for path in task_folders([str(arguments.tasks_dir)])}
+    tasks = {path.name: path for path in task_folders(ListArgs(dirs=(str(arguments.tasks_dir),)))}
     works = [Work(path, ORACLE, None) for path in tasks.values() if (path / "solution").is_dir()]
     works += [Work(path, NOP, "true") for path in tasks.values()]
     for script in sorted(arguments.scripts.glob("*.sh")) if arguments.scripts else ():

@@ -164,19 +164,20 @@ class Decoder:
 
     def shapes(self, count: int, room: int) -> State:
         """Of the state of so many seats."""
-        if self._one is None:
+        one = self._one
+        if one is None:
             ids, keys = jax.ShapeDtypeStruct((1, SHORTEST), jnp.int32), jax.ShapeDtypeStruct((1, 2), jnp.uint32)
             with jax.set_mesh(self.backend.mesh):
                 row = jax.ShapeDtypeStruct((1,), jnp.int32)
-                self._one = jax.eval_shape(prefilled, self._model(), ids, ids, row, keys)
+                one = self._one = jax.eval_shape(prefilled, self._model(), ids, ids, row, keys)
 
         def shape(value: Any, own: int = 0) -> jax.ShapeDtypeStruct:
             rest = (own if value.size else 0, *value.shape[2:]) if own else value.shape[1:]
             return jax.ShapeDtypeStruct((count, *rest), value.dtype)
 
-        found = jax.tree.map(shape, self._one)
+        found = jax.tree.map(shape, one)
         for name in ("keys", "values"):
-            setattr(found.cache, name, [shape(one, room) for one in getattr(self._one.cache, name)])
+            setattr(found.cache, name, [shape(layer, room) for layer in getattr(one.cache, name)])
         return found
 
     def empty(self, count: int, room: int) -> State:
@@ -185,7 +186,8 @@ class Decoder:
         size = sum(one.size * one.dtype.itemsize for one in jax.tree.leaves(shapes))
         if free is not None and size > free:
             raise TooLarge(f"{count} seats of {room} tokens need {size} bytes of memory, {max(free, 0)} are free")
-        return jax.tree.map(lambda one: spread(self.backend.mesh, jnp.zeros(one.shape, one.dtype)), shapes)
+        made = programs.get(*self._of_empty(count, room))()
+        return made if self.backend.mesh.size == 1 else jax.tree.map(partial(spread, self.backend.mesh), made)
 
     def grown(self, state: State, seats: list[int], room: int) -> State:
         """The state of these seats, with this room, an array at a time: none is there twice. Empties `state`."""
@@ -212,6 +214,11 @@ class Decoder:
     def has(self, flags: Flags, count: int, room: int) -> bool:
         """Whether the program of a chunk is made."""
         return programs.has(("advance", count, room, *flags))
+
+    def _of_empty(self, count: int, room: int) -> Program:
+        shapes = self.shapes(count, room)
+        make = jax.jit(lambda: jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes))
+        return ("empty", count, room), f"empty seats of {count} x {room} tokens", compiling(make, self.backend.mesh)
 
     def _of_prompts(self, arrays: tuple) -> tuple[Any, str]:
         count, length = arrays[0].shape
@@ -243,6 +250,7 @@ class Decoder:
         state, row, real = self.shapes(count, room), whole(count), whole(count, dtype=jnp.float32)
         given = (state, row, real, whole(count, flags[0]), row, row, real, whole(2))
         found = [(*self._of_chunk(flags, state), compiling(advance, mesh, model, *given, **named(flags)))]
+        found.append(self._of_empty(count, room))
         for rows, length in prompts:
             arrays = (whole(rows, length), whole(rows, length), whole(rows), whole(rows, 2, dtype=jnp.uint32))
             new = self.shapes(rows, length)

@@ -242,13 +242,14 @@ class Seats:
         for place, row in enumerate(rows):
             ids[place, : len(row.prompt)], mask[place, : len(row.prompt)] = row.prompt, 1
         more = count - len(rows)
-        adapters = jnp.array([row.slot for row in rows] + [0] * more, jnp.int32)
+        adapters = jax.device_put(np.array([row.slot for row in rows] + [0] * more, np.int32))
         keys = jax.vmap(jax.random.PRNGKey)(jnp.array([row.params.seed for row in rows] + [0] * more))
         free = [place for place, row in enumerate(self.rows) if row is None][: len(rows)]
         for place, row in zip(free, rows, strict=True):
             self.rows[place] = row
-        new = self.decoder.prompts(jnp.asarray(ids), jnp.asarray(mask), adapters, keys)
-        state, self.state = self.state, None
+        new = self.decoder.prompts(*jax.device_put((ids, mask)), adapters, keys)
+        state: Any = self.state
+        self.state = None
         self.state = self.decoder.place(state, new, free + [len(self.rows)] * more)
 
     def _chunk(self) -> list[Row]:
@@ -268,8 +269,9 @@ class Seats:
             np.array([self.steps, -(-len(taken) // QUARTER)], np.int32),
         ]
         known, began = self.decoder.has(flags, len(self.rows), self.room), time.monotonic()
-        state, self.state = self.state, None
-        self.state, *found = self.decoder.chunk(flags, state, *map(jnp.asarray, arrays))
+        state: Any = self.state
+        self.state = None
+        self.state, *found = self.decoder.chunk(flags, state, *jax.device_put(arrays))
         tokens, logprobs, counts = jax.device_get(found)
         seconds, steps = time.monotonic() - began, int(counts.max())
         if known:

@@ -8,7 +8,7 @@ Here mere scoring (one token is sampled) is a program of its own, as a forward p
 are a scoring, and seats (engine_seats).
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportCallIssue=false
 import copy
 from functools import partial
 from typing import Any

@@ -85,8 +85,8 @@ def with_texts[C](config: C) -> C:
     """Settings with the texts of the files that they name, so that a run has what it began with. Raises UserError."""
     roles: tuple[Role, ...] = ("user", "judge")
     named = {role: getattr(config, role, None) for role in roles}
-    texts = {role: text_of(role, given) for role, given in named.items()}
-    changed = {role: text for role, text in texts.items() if text != named[role]}
+    texts = {role: text_of(role, named[role]) for role in roles}
+    changed = {role: texts[role] for role in roles if texts[role] != named[role]}
     return chz.replace(config, **changed) if changed else config
 
 

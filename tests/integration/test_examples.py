@@ -121,7 +121,8 @@ async def test_a_loss_of_ones_own_has_the_gradient_of_the_servers(server_url: st
         mask = np.arange(24) % 8 > 3
         floats = [np.where(mask, values, 0).astype(np.float32) for values in (-5 - rng.random(24), member - 1.5)]
         name = str(TrialName("step", 0, 0, member))
-        sequences.append(TrainingSequence(name, rng.integers(9, 99, 24).astype(np.int32), mask, *floats))
+        tokens = rng.integers(9, 99, 24).astype(np.int32)
+        sequences.append(TrainingSequence(name, tokens, mask, logprobs_T=floats[0], advantages_T=floats[1]))
     backend = await Outside().connect(config)
     try:
         results = []

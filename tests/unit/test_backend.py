@@ -56,7 +56,7 @@ def test_an_averaging_server_gets_advantages_times_what_it_divides_by():
         ({"logprobs_T": np.zeros(4, np.float32)}, r"\(4,\) logprobs .*for 5 tokens"),
         ({"advantages_T": np.ones(5, np.int64)}, "advantages of int64"),
         ({"tokens_T": np.array([-3, 2, 3, 4, 5], np.int32)}, "token -3"),
-        ({"advantages_T": np.ones(5, np.float32)}, "not sampled"),
+        ({"advantages_T": np.ones(5, np.float32)}, "neither sampled nor observed"),
         ({"mask_T": np.zeros(5, np.bool_)}, "at least one sampled token"),
         ({"tokens_T": np.array([1, 2, 3, 4, 100], np.int32)}, "token 100 is outside the vocabulary of 100"),
         ({"logprobs_T": np.array([0, 0, 0, np.nan, -1], np.float32)}, "finite"),

@@ -11,7 +11,8 @@ from harbortrainer.cli.main import run_command
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.evaluation.measure import measure, parse_measure
+from harbortrainer.evaluation.arguments import parse_measure
+from harbortrainer.evaluation.measure import measure
 from harbortrainer.report.run import read_run
 from harbortrainer.run.metrics import Breakdown
 from harbortrainer.stats import estimate_mean

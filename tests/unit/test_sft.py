@@ -261,6 +261,7 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "wandb_project": ("p", ()),
     "loss_norm": ("sequence_mean", ()),
     "train_on": ("answers,observations", ("runs=RUN",)),
+    "observation_loss_coef": ("0.5", ("runs=RUN", "train_on=answers,observations")),
     "run_name": ("other", ()),
     "resume": ("nowhere", ()),
     "logs_dir": ("OTHER_LOGS", ()),

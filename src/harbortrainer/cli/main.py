@@ -108,7 +108,7 @@ _TABLE: dict[str, Command] = {
         f"{_TASKS}:CloseArgs", "qualify.commands:list_close", ("a", "b")),
     "tasks measure": Command(
         "DIR out=FILE.json field=value ...", "how hard tasks are for a policy: an evaluation with trials=8",
-        f"{_EVALUATION}:EvalArgs", "evaluation.measure:measure", read="evaluation.measure:parse_measure"),
+        f"{_EVALUATION}:EvalArgs", "evaluation.measure:measure", read="evaluation.arguments:parse_measure"),
     "report": Command(
         "RUN_DIR ...", "write one HTML page of a run, or of several drawn over each other",
         "report.arguments:ReportArgs", "report.write:report", ("run_dir",)),

@@ -17,6 +17,8 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.setting import ABOVE_0, FROM_0, Resume, field, problems, settings
 
 log = logging.getLogger("harbortrainer")
+TRIALS = 8  # of each task, where its difficulty is measured
+ENDING = ".json"
 
 
 @chz.chz
@@ -147,3 +149,16 @@ def _saved(out: str | None) -> Mapping[str, Any]:
     for line in removed(saved):
         log.warning("%s: %s", run.config, line)
     return tuples(current(saved, FIELDS.keys() - {"out"}))
+
+
+def parse_measure(argv: Sequence[str]) -> EvalArgs:
+    """The arguments of the evaluation behind out=FILE.json: it is in the folder FILE. Raises UserError."""
+    file = given(argv, "out")
+    if file is None or not file.endswith(ENDING):
+        raise UserError(f"out={file}: give the file to write, out=FILE{ENDING}; its evaluation goes to the folder FILE")
+    known = given(argv, "trials") is not None or Path(file.removesuffix(ENDING)).expanduser().is_dir()
+    words = [*argv, f"out={file.removesuffix(ENDING)}", *([] if known else [f"trials={TRIALS}"])]
+    args = parse(words, ("tasks_dir",))
+    if args.against is not None:
+        raise UserError(f"against={args.against}: difficulty is of one policy; leave it out")
+    return args

@@ -1,38 +1,19 @@
 """`tasks measure`: an evaluation whose trials say how hard each task is, for `train difficulty=FILE`."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harbortrainer.cli.arguments import given
 from harbortrainer.commands import PLAN_FILE
 from harbortrainer.durable.files import read_json, write_json
-from harbortrainer.errors import UserError
-from harbortrainer.evaluation.arguments import EvalArgs, parse
+from harbortrainer.evaluation.arguments import ENDING, EvalArgs
 from harbortrainer.evaluation.session import KIND, RESULT, evaluated
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stats import estimate_mean
 from harbortrainer.training.outside import Outside
-
-TRIALS = 8  # of each task, unless it is said otherwise
-ENDING = ".json"
-
-
-def parse_measure(argv: Sequence[str]) -> EvalArgs:
-    """The arguments of the evaluation behind out=FILE.json: it is in the folder FILE. Raises UserError."""
-    file = given(argv, "out")
-    if file is None or not file.endswith(ENDING):
-        raise UserError(f"out={file}: give the file to write, out=FILE{ENDING}; its evaluation goes to the folder FILE")
-    known = given(argv, "trials") is not None or Path(file.removesuffix(ENDING)).expanduser().is_dir()
-    words = [*argv, f"out={file.removesuffix(ENDING)}", *([] if known else [f"trials={TRIALS}"])]
-    args = parse(words, ("tasks_dir",))
-    if args.against is not None:
-        raise UserError(f"against={args.against}: difficulty is of one policy; leave it out")
-    return args
 
 
 async def measure(args: EvalArgs, outside: Outside | None = None) -> int:

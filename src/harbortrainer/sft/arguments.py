@@ -49,6 +49,8 @@ def _between(args: SftConfig) -> Iterator[str]:
         yield "data: nothing to train on; give data=FILE.jsonl or runs=RUN_DIR"
     for setting in changed(args, "patience", "eval_every") if not args.eval_split else ():
         yield f"{setting}: no conversation is held out; set eval_split"
+    for setting in changed(args, "observation_loss_coef") if len(args.train_on) == 1 else ():
+        yield f"{setting}: without effect with train_on=answers; set train_on=answers,observations or leave it out"
     graded = bool(args.runs) or any(one.startswith(JOB) for one in args.data)
     choosing = [*([] if args.runs else ["best_of_group"]), *([] if graded else ["min_reward"])]
     for setting in changed(args, *choosing):
