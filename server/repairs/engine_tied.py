@@ -32,7 +32,7 @@ def chunks(hidden: jax.Array, table: jax.Array, targets: jax.Array, derive: bool
 
     padded = jnp.pad(hidden, ((0, more), (0, 0))), jnp.pad(targets, (0, more))
     found = jax.lax.map(compute, jax.tree.map(lambda one: one.reshape(-1, size, *one.shape[1:]), padded))
-    logprobs, derivatives = (one.reshape(-1, *one.shape[2:])[:count] for one in found)
+    logprobs, derivatives = (one.reshape(count + more, *one.shape[2:])[:count] for one in found)
     return logprobs, derivatives
 
 

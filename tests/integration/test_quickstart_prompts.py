@@ -51,7 +51,8 @@ class ScriptedTerminus(Terminus2):
     _execute_commands = TrainableTerminus2._execute_commands  # pyright: ignore[reportAssignmentType]
 
     def _init_llm(self, **named: Any) -> ScriptedLLM:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return LLMS[named["llm_kwargs"]["name"]]
+        self._policy = LLMS[named["llm_kwargs"]["name"]]  # which is told what a screen showed
+        return self._policy
 
 
 def typed(command: str) -> str:
