@@ -10,6 +10,7 @@ from skyrl.tinker import api
 
 from repairs import positions
 from repairs.api_load import memory
+from repairs.shared import FILLING
 
 LONG_CONTEXT = 131072
 
@@ -40,9 +41,6 @@ def end_tokens() -> list[int]:
     if generation.is_file():
         found = json.loads(generation.read_text()).get("eos_token_id", found)
     return [] if found is None else found if isinstance(found, list) else [found]
-
-
-FILLING = 2  # copies of a prompt's keys and values while it is computed, beside those of its seat
 
 
 def context_limit() -> int:

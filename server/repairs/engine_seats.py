@@ -29,6 +29,7 @@ from repairs.engine_decode import CHUNK, Decoder, Flags, State
 from repairs.engine_programs import Program, TooLarge
 from repairs.engine_shapes import SHORTEST, lengths, power_of_two, prompt_length
 from repairs.handover import DAMAGED
+from repairs.shared import FILLING
 
 PLAIN: Flags = (4, 0, False)  # of samples without special settings
 UNREADABLE = (ValueError, LookupError, TypeError, OSError, *DAMAGED)  # weights that cannot be loaded
@@ -39,7 +40,6 @@ EIGHT = 8  # seats come in eights where fewer fit than may be
 COARSE = 8192  # tokens up to which rooms are powers of two, and half as many up to which prompts are
 SHORT, SMALL = 512, 4096  # tokens of the least prompt and room on a GPU: cuDNN reads no more than is filled
 ROOM_STEP = 64  # tokens; elsewhere all of a room is read, and it is that of prompt and answer
-FILLING = 2  # of the prompts that are computed, copies of keys and values beside those of the seats
 fill_tokens = 1024  # of the prompts that are computed together; engine_memory sets it
 state_tokens = 0  # in whose room fit the states of linear attention of a sequence; engine_memory sets it
 wave_tokens = 0  # of prompts and answers that seats have room for; 0: no limit; engine_memory sets it

@@ -10,6 +10,7 @@ from typing import Any
 from skyrl.tinker import types
 
 PREFIX = "external--"  # of the names of sampler checkpoints that are external weights
+FILLING = 2  # copies of a prompt's keys and values while it is computed, beside those of its seat
 LISTENS_FILE = "SKYRL_TX_LISTENS_FILE"  # in the environment: api_listening keeps two times with it
 
 

@@ -9,7 +9,7 @@ UserError                a mistake, or a fault outside this code: one message wi
 """
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -31,6 +31,12 @@ def one_line(said: object, most: int = 200) -> str:
 def harmless(text: str) -> str:
     """Replace control characters: a policy may write some to control the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def some_of(parts: Sequence[str], most: int) -> str:
+    """The first parts, and how many more there are."""
+    rest = len(parts) - most
+    return "; ".join(parts[:most]) + (f"; and {rest} more" if rest > 0 else "")
 
 
 def indented(text: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from harbortrainer.durable.facts import fact
+from harbortrainer.errors import some_of
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.split import families, overlaps
 from harbortrainer.tasks.task import FOLDERS, Task
@@ -110,7 +111,7 @@ def close_note(train: Sequence[Task], held_out: Sequence[Task]) -> Iterator[str]
     """A line on held-out tasks that share words with training tasks of other families; none = nothing is shared."""
     found = [near for near in close(held_out, train) if not near.related]
     if found:
-        named = "; ".join(map(str, found[:_SHOWN])) + f"; and {len(found) - _SHOWN} more" * (len(found) > _SHOWN)
+        named = some_of(list(map(str, found)), _SHOWN)
         yield f"{len(found)} of {len(held_out)} held-out tasks share {WORDS} words in a row with training: {named}"
 
 

@@ -34,8 +34,8 @@ def labelled(tasks: Sequence[Task], measured: Measured) -> list[Task]:
 def within(tasks: Sequence[Task], measured: Measured, band: tuple[float, float]) -> tuple[list[Task], str]:
     """The tasks whose mean reward is within the band, or unknown; one line on the others. Raises UserError for none."""
     low, high = band
-    why = Counter(_side(measured.get(task.digest), band) for task in tasks)
-    kept = [task for task in tasks if _side(measured.get(task.digest), band) in ("inside", "unknown")]
+    sides = [_side(measured.get(task.digest), band) for task in tasks]
+    why, kept = Counter(sides), [task for task, side in zip(tasks, sides, strict=True) if side in ("inside", "unknown")]
     counts = f"{why['below']} below, {why['above']} above"
     if not kept:
         raise UserError(f"band={low:g},{high:g}: no training task is within ({counts}); widen it")

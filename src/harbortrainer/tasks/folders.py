@@ -11,7 +11,7 @@ from typing import Any
 from harbortrainer.durable import listed as files
 from harbortrainer.durable.facts import fact
 from harbortrainer.durable.listed import Listed, read_list, write_list
-from harbortrainer.errors import UserError, one_line
+from harbortrainer.errors import UserError, one_line, some_of
 from harbortrainer.harbor import hasten_task_files
 from harbortrainer.tasks.task import Task
 
@@ -55,8 +55,7 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
     paths = [path for path in found if path.name not in listed]
     broken = {path.name: fault for path in paths if (fault := find_fault(path))}
     if broken:
-        named = "; ".join([f"{name}: {fault}" for name, fault in broken.items()][:_SHOWN])
-        named += f"; and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
+        named = some_of([f"{name}: {fault}" for name, fault in broken.items()], _SHOWN)
         fix = f"mend them or leave them out: tasks_exclude={','.join(broken)}"
         raise UserError(f"tasks_dir: broken tasks in {tasks_dir} ({named}); {fix}")
     tasks = [Task(path.name, path.resolve(), digest(path), domain=_category(path)) for path in paths]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from harbortrainer.durable.files import read_json
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, some_of
 from harbortrainer.tasks.identity import DUPLICATES, REASONS, SAME_ENVIRONMENT, SAME_USER, Identity
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
@@ -188,7 +188,7 @@ def check_split(run: Path, train: Sequence[Task], held_out: Sequence[Task]) -> N
         differences += [f"{n} has changed" for n in now.keys() & before.keys() if now[n] != before[n]["digest"]]
     if differences:
         raise UserError(
-            f"resume={run}: its tasks are not those it was started with: {_listed(sorted(differences))}; "
+            f"resume={run}: its tasks are not those it was started with: {some_of(sorted(differences), _SHOWN)}; "
             "put them back, or start a new run"
         )
 
@@ -217,12 +217,7 @@ def _refuse_overlap(
     if refused:
         if not any(overlap.duplicate for overlap in refused):
             fix += ", or set allow_family_overlap=true if new instances of known families are what you want to measure"
-        raise UserError(f"{field}: {_listed(list(map(str, refused)))}; {fix}")
-
-
-def _listed(parts: Sequence[str]) -> str:
-    rest = len(parts) - _SHOWN
-    return "; ".join(parts[:_SHOWN]) + (f"; and {rest} more" if rest > 0 else "")
+        raise UserError(f"{field}: {some_of(list(map(str, refused)), _SHOWN)}; {fix}")
 
 
 def _draw(tasks: Sequence[Identity], share: float, seed: int) -> set[str]:
