@@ -19,15 +19,15 @@ from typing import Any
 
 from bench import report
 from harbortrainer.config import Config
-from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.trial import LocalHost
 from harbortrainer.rollout.venue import RunParts
+from harbortrainer.venues.harbor.agent_session import AgentService
+from harbortrainer.venues.harbor.trial import LocalHost
 from tests.support.agent_endings import AGENTS, HELLO, PACK, RUN, demand_packed, script
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of

@@ -23,8 +23,8 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 
 from bench import report
 from bench.variants import RUN_ID, VARIANTS, Ours, Run, Script, Stock, Variant, light_task
-from harbortrainer.docker.cleaning import reap
-from harbortrainer.docker.images import images_of
+from harbortrainer.docker.images.image import images_of
+from harbortrainer.docker.keeping.cleaning import reap
 
 SHORT = Script(n_commands=1, turns=3)
 # a machine with CPU to spare, as while a model is sampled; each command may take 1 s, and takes none

@@ -30,10 +30,10 @@ from harbor.utils.env import resolve_env_vars
 
 from bench import report
 from harbortrainer.config import Config
-from harbortrainer.docker import cleaning
+from harbortrainer.docker.checks.host import DockerHost
 from harbortrainer.docker.daemon import Daemon
-from harbortrainer.docker.host import DockerHost
-from harbortrainer.docker.images import ImageError, task_image
+from harbortrainer.docker.images.image import ImageError, task_image
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.harbor import quiet_harbor_log
 from harbortrainer.qualify.arguments import ListArgs
 from harbortrainer.qualify.commands import task_folders

@@ -23,21 +23,21 @@ from docker.errors import APIError
 from bench import report
 from bench.variants import TOKENIZER, Script, ScriptedClient
 from harbortrainer.config import Config
-from harbortrainer.docker import cleaning
-from harbortrainer.docker.cleaning import reap
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images import images_of
+from harbortrainer.docker.images.image import images_of
+from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping.cleaning import reap
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.harbor_room import warm_up
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import write_trajectory
 from harbortrainer.tasks.folders import digest, folder_of
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.harbor.room import warm_up
 from tests.support.task_folder import write_task
 
 RUN_ID = "injected"

@@ -28,8 +28,8 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 
 from bench import report
 from bench.journal import Audit, audit, phase
-from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.directory import RunDirectory, run_ids
 from tests.support.small_server import MODEL, Server

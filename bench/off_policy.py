@@ -35,11 +35,11 @@ from harbor.models.trial.config import TrialConfig
 from bench import report
 from bench.kills import server
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.learning.pace import OpenGroup, Pace, Place
+from harbortrainer.learning.pace import GroupSlot, OpenGroup, Pace
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.train import parse
 from harbortrainer.training.session import run_training
-from harbortrainer.venues.harbor import HarborVenue
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.recorded_run import Answer, FakeHost, FakeServer, FakeTrial, Recorder, fake_outside
 from tests.support.small_server import MODEL
 from tests.support.task_folder import write_task
@@ -140,10 +140,10 @@ def run_real(folder: Path, url: str, most_stale: int, steps: int, mean: float) -
 def without_cost(most_stale: int, steps: int, mean: float) -> float:
     """Mean seconds of a step, but for the first two, where only trials and updates take time."""
     pace = Pace(most_stale, lambda step: BATCH if step < steps else 0)
-    places = (Place(batch, problem) for batch in range(steps) for problem in range(BATCH))
+    places = (GroupSlot(batch, problem) for batch in range(steps) for problem in range(BATCH))
     running: list[tuple[float, str, OpenGroup]] = []  # end, name
     waiting: list[tuple[str, OpenGroup]] = []
-    left: Counter[Place] = Counter()
+    left: Counter[GroupSlot] = Counter()
     now, update_ends, ends = 0.0, math.inf, [0.0]
     while len(ends) <= steps:
         while len(running) + len(waiting) < BATCH * GROUP and pace.may_start() and (place := next(places, None)):

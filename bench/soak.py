@@ -40,8 +40,8 @@ from bench import report
 from bench.journal import audit
 from bench.kills import AUDITED, server
 from bench.off_policy import Quiet
-from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import ServerLost
 from harbortrainer.policy.sampler import SamplingError
@@ -51,7 +51,7 @@ from harbortrainer.stopping import SIGNAL_STATUS, Stop
 from harbortrainer.train import parse
 from harbortrainer.training import outage
 from harbortrainer.training.session import run_training
-from harbortrainer.venues.harbor import HarborVenue
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.recorded_run import Answer, FakeHost, FakeServer, FakeTrial, fake_outside
 from tests.support.small_server import MODEL
 from tests.support.task_folder import write_task

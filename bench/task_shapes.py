@@ -18,9 +18,9 @@ from harbor.models.environment_type import EnvironmentType
 from harbor.models.trial.config import EnvironmentConfig
 
 from bench import report
-from harbortrainer.docker import cleaning
-from harbortrainer.docker.cleaning import reap
-from harbortrainer.rollout.environment import environment_config
+from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping.cleaning import reap
+from harbortrainer.venues.harbor.environment import environment_config
 from tests.support.oracle import Rewards, rewards_of, run_oracle
 from tests.support.shapes import SHAPES, write_shape
 

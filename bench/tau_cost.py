@@ -25,13 +25,13 @@ from statistics import median, quantiles
 from typing import Any
 
 from bench import report
+from harbortrainer.bundled.tau.domain import Domain, domain
+from harbortrainer.bundled.tau.exchange import Dialogue
+from harbortrainer.bundled.tau.grade import grade
 from harbortrainer.policy.solution import SolutionClient, Solutions
 from harbortrainer.policy.tools import ToolCall
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.tau.domain import Domain, domain
-from harbortrainer.venues.tau.exchange import Exchange
-from harbortrainer.venues.tau.grade import grade
 from tests.support.tau_parts import gold_batch
 
 DOMAINS = ("retail", "airline")
@@ -49,7 +49,7 @@ once all conversations are always ready, so there it has no bar.
 IMPORTS = """
 import json, sys, time
 import harbortrainer.training.session
-from harbortrainer.venues.tau.package import module
+from harbortrainer.bundled.tau.package import module
 known = sum(name.partition(".")[0] == "tau2" for name in sys.modules)
 began = time.process_time()
 for name in ("data_model.message", "data_model.tasks", "domains.retail.environment", "domains.airline.environment"):
@@ -148,9 +148,9 @@ def clocked(work: Any) -> float:
     return 1000 * (time.process_time() - began)
 
 
-def conversation(place: Domain, task: Any) -> Exchange:
+def conversation(place: Domain, task: Any) -> Dialogue:
     """A whole one of the task's own calls."""
-    exchange, criteria = Exchange(place, task), task.evaluation_criteria
+    exchange, criteria = Dialogue(place, task), task.evaluation_criteria
     for action in criteria.actions or []:
         exchange.agent("", [ToolCall(action.name, action.arguments)])
     exchange.agent("It is: " + " ".join(criteria.communicate_info or []))

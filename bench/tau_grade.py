@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else litellm downloads a list of prices
 
+from harbortrainer.bundled.tau.domain import GREETING, INSTRUCTION, PROMPT, Domain, domain
+from harbortrainer.bundled.tau.exchange import Dialogue, End
+from harbortrainer.bundled.tau.grade import grade
 from harbortrainer.policy.tools import ToolCall
-from harbortrainer.venues.tau.domain import GREETING, INSTRUCTION, PROMPT, Domain, domain
-from harbortrainer.venues.tau.exchange import End, Exchange
-from harbortrainer.venues.tau.grade import grade
 
 GARBAGE: tuple[Any, ...] = ("#W0", [], 1, None, {"a": 1}, -5, "", "x" * 50, 1.5, [{"item": None}])
 KINDS = ("gold", "silent", "dropped", "foreign", "shuffled", "garbled", "malformed", "no-op", "cut off", "twice")
@@ -66,9 +66,9 @@ def garbled(call: Call, rng: random.Random) -> Call:
     return Call(call.name, arguments, call.requestor)
 
 
-def converse(place: Domain, task: Any, kind: str, pool: list[Any], rng: random.Random) -> Exchange:
+def converse(place: Domain, task: Any, kind: str, pool: list[Any], rng: random.Random) -> Dialogue:
     """A whole conversation; the calls of agent and user are taken in turns as their order demands."""
-    exchange = Exchange(place, task)
+    exchange = Dialogue(place, task)
     for call in plan(kind, task.evaluation_criteria.actions or [], pool, rng):
         if exchange.end is None:
             (exchange.user if call.requestor == "user" else exchange.agent)("", [ToolCall(call.name, call.arguments)])

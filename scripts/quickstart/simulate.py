@@ -33,7 +33,7 @@ from scripts.quickstart.terminal import SimulatedTerminal
 
 with without_litellm():
     from harbortrainer.policy.tinker_llm import TinkerLLM
-    from harbortrainer.rollout.agent import AnswerParser
+    from harbortrainer.venues.harbor.terminus import AnswerParser
 
 
 async def converse(case: Case, llm: TinkerLLM, max_turns: int) -> tuple[float, Outcome]:

@@ -21,7 +21,7 @@ LENGTH, TASKS = Resume.LENGTH, Resume.TASKS
 
 
 @chz.chz
-class Endpoint:
+class ServerSettings:
     """The Tinker API that a command talks to."""
 
     # -- backend
@@ -33,7 +33,7 @@ class Endpoint:
 
 
 @chz.chz
-class ModelSettings(Endpoint):
+class ModelSettings(ServerSettings):
     """The settings that every command with a policy shares: training, fine-tuning and evaluation."""
 
     # -- model

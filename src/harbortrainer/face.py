@@ -26,7 +26,6 @@ from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
 from harbortrainer.plugins import name_of, offer
-from harbortrainer.rollout.agents import Program
 from harbortrainer.rollout.venue import Venue
 from harbortrainer.run.config_changes import read_run_arguments
 from harbortrainer.run.directory import RunDirectory
@@ -37,6 +36,7 @@ from harbortrainer.stopping import SIGNAL_STATUS, Stop
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.outside import Outside, StartWandb
 from harbortrainer.training.session import run_training
+from harbortrainer.venues.harbor.program import Program
 
 __all__ = [
     "Config", "EvalConfig", "LossSequence", "Outcome", "Program", "Run", "SftConfig", "Task",

@@ -17,18 +17,19 @@ from harbortrainer.backend.terms import agree
 from harbortrainer.budget.account import BESIDE, Account, Spending
 from harbortrainer.budget.budget import Budget, no_price
 from harbortrainer.budget.forecast import Forecast, Range
-from harbortrainer.cli.output import counted, give_json, wide_console
+from harbortrainer.cli.output import give_json, wide_console
 from harbortrainer.config import SETTINGS, Config
 from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.model_file import SCRIPTED, model_of
-from harbortrainer.policy.users import MOST_TOKENS
+from harbortrainer.other_models.users import MOST_TOKENS
 from harbortrainer.rollout.gates import first_agents
 from harbortrainer.run.config_changes import same_workload, to_json
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
+from harbortrainer.text import counted
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note
 from harbortrainer.training.references import DRIFT_SEQUENCES

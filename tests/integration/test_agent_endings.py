@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.rollout.agents import named
-from harbortrainer.rollout.outcome import SAMPLING
+from harbortrainer.rollout.quarantine import SAMPLING
+from harbortrainer.venues.harbor.program import named
 from tests.support.agent_endings import AGENTS, BESIDE, CASES, PACK, RUN, WORK, Ended, run_all
 from tests.support.docker_parts import containers
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.docker import cleaning
-from harbortrainer.docker.listener import listener_problem
-from harbortrainer.docker.relay import Relay
+from harbortrainer.docker.box.listener import listener_problem
+from harbortrainer.docker.box.relay import Relay
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome
-from harbortrainer.rollout import agent_session
-from harbortrainer.rollout.agents import MOUNT, PORT, PYTHONS
+from harbortrainer.venues.harbor import agent_session
+from harbortrainer.venues.harbor.program import MOUNT, PORT, PYTHONS
 from tests.conftest import ROOT
 from tests.support.agent_endings import HELLO, KILL, PACK, RUN, TEST, WORK, call, run, script, solves
 from tests.support.docker_parts import containers, prepare_images, started, write_task

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.cli.main import main
-from harbortrainer.rollout.grading import CAUSES
+from harbortrainer.venues.harbor.grading import CAUSES
 from tests.support.plain_container import product_trial
 from tests.support.task_folder import write_task
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.keeping.cleaning import drain
 from scripts.dataset_index import DATASETS, TERMINAL, entries
 from tests.conftest import succeed
 from tests.support.docker_parts import a_run, remove_run, reward, run_trial

@@ -9,12 +9,12 @@ import pytest
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import DiskFault
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
-from harbortrainer.rollout.harbor_room import warm_up
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.harbor.room import warm_up
 from tests.support.docker_parts import a_run, containers
 from tests.support.small_disk import SmallDisk, small_disk
 from tests.support.trial_parts import SOLVE, local_host, make_task

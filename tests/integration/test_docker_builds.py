@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker import cleaning, images
-from harbortrainer.docker.builds import ImageError
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images import content_digest
+from harbortrainer.docker.images import image as images
+from harbortrainer.docker.images.builds import ImageError
+from harbortrainer.docker.images.image import content_digest
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.durable.process import PID
 from tests.support.docker_parts import BASE, prepare_images, write_task
 

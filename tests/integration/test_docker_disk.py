@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import pytest
 
 from harbortrainer.cli.main import main
-from harbortrainer.docker import cleaning, disk_guard
-from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.disk_guard import eviction_reason, guarding_disk
-from harbortrainer.docker.network import NAME
+from harbortrainer.docker.keeping import cleaning, disk_guard
+from harbortrainer.docker.keeping.cleaning import drain
+from harbortrainer.docker.keeping.disk_guard import eviction_reason, guarding_disk
+from harbortrainer.docker.network.bridge import NAME
 from harbortrainer.durable.process import PID
 from tests.support.docker_parts import containers, environment_of, run_trial, write_task
 from tests.support.own_daemon import OwnDaemon

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
-from harbortrainer.docker import images
-from harbortrainer.docker.builds import ImageError
-from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images import content_digest
+from harbortrainer.docker.images import image as images
+from harbortrainer.docker.images.builds import ImageError
+from harbortrainer.docker.images.image import content_digest
+from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.docker_parts import (
     BASE,
     a_run,
@@ -98,7 +98,7 @@ async def test_links_out_of_the_folder_do_not_spoil_a_download(tmp_path: Path) -
 async def test_replaced_programs_do_not_hold_up_the_transfer_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harbortrainer.docker.files.SHELL_SEC", 1.0)
+    monkeypatch.setattr("harbortrainer.docker.box.files.SHELL_SEC", 1.0)
     async with up(write_task(tmp_path / "replaced"), RUN) as environment:
         replaced = (
             "echo made > /app/made; for p in tar base64; do printf '#!/bin/sh\nsleep 1000' > $(command -v $p); done"

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from docker.errors import APIError
 
-from harbortrainer.docker import cleaning, container, environment
-from harbortrainer.docker.cleaning import drain, owned_objects, reap
+from harbortrainer.docker.box import container, environment
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.removals import removals
+from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping.cleaning import drain, owned_objects, reap
+from harbortrainer.docker.keeping.removals import removals
 from tests.support.docker_parts import (
     BASE,
     a_run,
@@ -67,7 +68,7 @@ async def main():
 asyncio.run(main())
 """
 ENDED = VICTIM.replace(
-    "import environment_of", "import environment_of; from harbortrainer.docker.removals import removals"
+    "import environment_of", "import environment_of; from harbortrainer.docker.keeping.removals import removals"
 )
 ENDED = (
     ENDED.partition('    print("up"')[0]

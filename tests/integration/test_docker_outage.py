@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import engine, ping_docker
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.rollout.rollouts import Rollouts

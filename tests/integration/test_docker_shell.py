@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from harbortrainer.docker import shell
-from harbortrainer.docker.cleaning import drain, labels, remove_container
-from harbortrainer.docker.command import IN_SHELL, Command
-from harbortrainer.docker.container import ContainerSpec, container_name, start_container
+from harbortrainer.docker.box import shell
+from harbortrainer.docker.box.command import IN_SHELL, ShellCommand
+from harbortrainer.docker.box.container import ContainerSpec, container_name, start_container
+from harbortrainer.docker.box.shell import Shells
 from harbortrainer.docker.daemon import call
-from harbortrainer.docker.images import task_image
-from harbortrainer.docker.shell import Shells
+from harbortrainer.docker.images.image import task_image
+from harbortrainer.docker.keeping.cleaning import drain, labels, remove_container
 
 
 @pytest_asyncio.fixture
@@ -40,7 +40,7 @@ async def _until_gone(shells: Shells, process: str) -> None:
 
 async def test_streams_exit_code_user_directory_and_environment(shells: Shells) -> None:
     command = 'echo "$X"; pwd; id -un; echo bad >&2; exit 3'
-    output = await shells.run(Command(command, "/tmp", {"X": "a 'b'\nü"}), user="nobody")
+    output = await shells.run(ShellCommand(command, "/tmp", {"X": "a 'b'\nü"}), user="nobody")
     assert output.stdout.decode() == "a 'b'\nü\n/tmp\nnobody\n"
     assert (output.stderr, output.return_code) == (b"bad\n", 3)
 
@@ -84,7 +84,7 @@ async def test_an_images_variables_reach_its_commands(docker_ready: str) -> None
 
 async def test_syntax_errors_and_missing_directories_are_the_commands_failure(shells: Shells) -> None:
     assert (await shells.run("if then")).return_code == 2
-    missing = await shells.run(Command("echo hi", "/nowhere"))
+    missing = await shells.run(ShellCommand("echo hi", "/nowhere"))
     assert missing.return_code == 126 and b"nowhere" in missing.stderr and not missing.stdout
 
 

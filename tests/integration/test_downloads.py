@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.cleaning import drain
-from harbortrainer.docker.environment import ComposeEnvironment, DockerEngineEnvironment
+from harbortrainer.docker.box.environment import ComposeEnvironment, DockerEngineEnvironment
+from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.archives import leading_out
 from tests.support.docker_parts import a_run, environment_of, up, write_task
 from tests.support.shapes import PREBUILT

@@ -15,7 +15,7 @@ import tinker
 from harbortrainer.backend.own_loss import OwnLoss
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.config import Config
-from harbortrainer.docker import cleaning
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.brought import function
 from harbortrainer.learning.datums import TrainingSequence

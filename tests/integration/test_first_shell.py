@@ -12,10 +12,11 @@ import docker
 import pytest
 from docker.transport.unixconn import UnixHTTPConnection
 
-from harbortrainer.docker import daemon, first_shell
-from harbortrainer.docker.cleaning import drain
-from harbortrainer.docker.command import IN_SHELL
-from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker import daemon
+from harbortrainer.docker.box import first_shell
+from harbortrainer.docker.box.command import IN_SHELL
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.keeping.cleaning import drain
 from harbortrainer.learning.trajectory import Outcome
 from tests.support.docker_parts import BASE, started, write_task
 from tests.support.trial_parts import SOLVE, answer, local_host, make_task, request

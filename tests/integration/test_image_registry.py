@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker import images, origins
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.inventory import image_ids, missing_images
-from harbortrainer.docker.tmux_image import tmux_reference
+from harbortrainer.docker.images import image as images
+from harbortrainer.docker.images import origins
+from harbortrainer.docker.images.inventory import image_ids, missing_images
+from harbortrainer.docker.images.tmux_image import tmux_reference
 from harbortrainer.errors import UserError
 from tests.conftest import free_port
 from tests.integration.test_task_images import MIRROR

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import images
+from harbortrainer.docker.checks.host import DockerHost, maker
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.host import DockerHost, maker
-from harbortrainer.docker.network import forget_network
-from harbortrainer.docker.supply import ImageSupply
+from harbortrainer.docker.images import image as images
+from harbortrainer.docker.images.supply import ImageSupply
+from harbortrainer.docker.network.bridge import forget_network
 from harbortrainer.learning.treatment import UNSUPPLIED
 from tests.support.docker_parts import BASE, a_run, write_task
 from tests.support.outside import PORT, run, web_server
@@ -33,7 +33,7 @@ BROKEN = {
 MAKER = """
 import asyncio, logging, sys
 from pathlib import Path
-from harbortrainer.docker.images import images_of
+from harbortrainer.docker.images.image import images_of
 
 async def main():
     await asyncio.gather(*(images_of(Path(one)) for one in sys.argv[1:]))

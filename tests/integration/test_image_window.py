@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import cleaning, images
-from harbortrainer.docker.builds import CACHED, REPOSITORY
+from harbortrainer.docker.checks.host import DockerHost, maker
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.host import DockerHost, maker
-from harbortrainer.docker.supply import ImageSupply
-from harbortrainer.docker.window import GB, ImageWindow
+from harbortrainer.docker.images import image as images
+from harbortrainer.docker.images.builds import CACHED, REPOSITORY
+from harbortrainer.docker.images.supply import ImageSupply
+from harbortrainer.docker.images.window import GB, ImageWindow
+from harbortrainer.docker.keeping import cleaning
 from tests.support.docker_parts import BASE, write_task
 from tests.support.own_daemon import own_daemon
 from tests.support.small_disk import daemon_on_small_disk

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import inside
-from harbortrainer.docker.archive import LOGS, MAX_DEPTH
-from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.box import inside
+from harbortrainer.docker.box.archive import LOGS, MAX_DEPTH
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.box.files import Files
+from harbortrainer.docker.box.inside import Unusual, check_system, copy_in, copy_logs, end_first, first_of, renew
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.environment import DockerEngineEnvironment
-from harbortrainer.docker.files import Files
-from harbortrainer.docker.inside import Unusual, check_system, copy_in, copy_logs, end_first, first_of, renew
+from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.docker_parts import a_run, started, write_task
 
 RUN = a_run("test-inside")

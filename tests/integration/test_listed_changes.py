@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.docker.daemon import call
-from harbortrainer.docker.layer import Change, Kind, ListedLayer, _listed
+from harbortrainer.docker.integrity.layer import ChangeKind, FileChange, ListedLayer, _listed
 from tests.support.docker_parts import a_run, remove_run, started, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -28,9 +28,9 @@ async def test_new_rights_are_changes(tmp_path: Path) -> None:
     finally:
         await asyncio.to_thread(remove_run, run)
     assert found == [
-        Change("/app/mode", Kind.CHANGED, folder=True, shallow=True),
-        Change("/app/owned", Kind.CHANGED, folder=True, shallow=True),
-        Change("/app/run", Kind.CHANGED),
-        Change("/app/same/new", Kind.ADDED),
+        FileChange("/app/mode", ChangeKind.CHANGED, folder=True, shallow=True),
+        FileChange("/app/owned", ChangeKind.CHANGED, folder=True, shallow=True),
+        FileChange("/app/run", ChangeKind.CHANGED),
+        FileChange("/app/same/new", ChangeKind.ADDED),
     ]
     assert plain == ["/app/same/new"]

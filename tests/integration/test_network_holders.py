@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
-from harbortrainer.docker import holders
-from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.box import holders
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.docker_parts import a_run, environment_of, remove_run, write_task
 
 pytestmark = [

@@ -7,7 +7,7 @@ import pytest
 from bench.journal import audit
 from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.learning.pace import Place
+from harbortrainer.learning.pace import GroupSlot
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
@@ -86,6 +86,6 @@ def test_on_policy_environments_start_during_updates_and_constant_groups_are_rep
         ahead = [TrialName.parse(r["trial"]) for r in records[:update] if r["event"] == "started"]
         assert {name.group[1:] for name in ahead if name.kind == "step"} & {*composed[step]}, "started in the update"
         for batch, problem in composed[step]:
-            trials_G = read_batch(folder.trajectories("step", batch), f"{Place(batch, problem)}-*").values()
+            trials_G = read_batch(folder.trajectories("step", batch), f"{GroupSlot(batch, problem)}-*").values()
             assert {turn.weights_version for trial in trials_G for turn in trial.turns} <= {step}
     assert containers(folder.path) == []

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.keeping.cleaning import drain
 from harbortrainer.harbor import MODE
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.rollout.venue import TrialRequest

@@ -9,8 +9,8 @@ from harbor.llms.base import BaseLLM, LLMResponse
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
 from harbor.trial.trial import Trial
 
-from harbortrainer.docker.cleaning import drain
-from harbortrainer.rollout.agent import TrainableTerminus2
+from harbortrainer.docker.keeping.cleaning import drain
+from harbortrainer.venues.harbor.terminus import TrainableTerminus2
 from scripts.easy import make_tasks as easy
 from scripts.easy.kinds import EASY_KINDS
 from scripts.quickstart import answers, prompts
@@ -19,7 +19,7 @@ from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.terminal import SimulatedTerminal
 
-ENVIRONMENT = "harbortrainer.docker.environment:DockerEngineEnvironment"
+ENVIRONMENT = "harbortrainer.docker.box.environment:DockerEngineEnvironment"
 DONE = answers.answer(answers.DONE[0], answers.FINISH, None, complete=True)
 
 

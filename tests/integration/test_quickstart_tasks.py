@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.scoring import engine, images_of, scores
 
 TASKS = Path("datasets/quickstart")
@@ -29,7 +29,7 @@ async def harbor_reward(folder: Path, task: str, agent: str) -> float | None:
         trial_name=f"quickstart-{task}-{agent}",
         trials_dir=folder,
         agent=AgentConfig(name=agent),
-        environment=EnvironmentConfig(import_path="harbortrainer.docker.environment:DockerEngineEnvironment"),
+        environment=EnvironmentConfig(import_path="harbortrainer.docker.box.environment:DockerEngineEnvironment"),
     )
     result = await (await Trial.create(config)).run()
     assert result.exception_info is None

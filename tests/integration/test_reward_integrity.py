@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.cleaning import drain
-from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.keeping.cleaning import drain
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.tasks.folders import folder_of
 from tests.support import docker_parts

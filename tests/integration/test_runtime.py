@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.cleaning import drain
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.docker_parts import a_run, containers, started, write_task
 from tests.support.own_daemon import own_daemon
 

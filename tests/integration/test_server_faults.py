@@ -15,7 +15,7 @@ import pytest
 
 from harbortrainer.backend import sessions
 from harbortrainer.backend.connect import Backend
-from harbortrainer.backend.contract import Limits
+from harbortrainer.backend.contract import CallLimits
 from harbortrainer.backend.load import POLL_SEC, say_what_compiles
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
@@ -142,7 +142,7 @@ async def test_a_paused_server_is_lost_within_the_limit_and_gone_on_with(
         sampler = PolicySampler(request_timeout_sec=2.0)
         sampler.publish(published, 0)
         with paused(server_url):
-            monkeypatch.setattr(backend, "limits", Limits(silence_sec=3.0))
+            monkeypatch.setattr(backend, "limits", CallLimits(silence_sec=3.0))
             with pytest.raises(SamplingError, match="no answer within 2 s"):
                 await sampler.sample([5, 6, 7], max_tokens=8, temperature=1.0, stop=())
             with pytest.raises(ServerLost, match=r"forward_backward: .* has not answered for 3 s"):
@@ -184,7 +184,7 @@ async def test_an_engine_that_never_answers_is_lost_within_the_limit(server_url:
     async with trained(server_url, tiny_model_dir) as (backend, trainer):
         sequences = await sampled(await trainer.publish(0))
         await train(trainer, sequences)
-        limits = Limits(update_sec=2.0)
+        limits = CallLimits(update_sec=2.0)
         monkeypatched = pytest.MonkeyPatch()
         monkeypatched.setattr(trainer, "_limits", limits)
         with paused(server_url, engine_only=True):

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.config import Config, SftConfig
-from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.agent_session import AgentService
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.trial import LocalHost
 from harbortrainer.rollout.venue import RunParts
 from harbortrainer.sft.dataset import load_dataset
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.harbor.agent_session import AgentService
+from harbortrainer.venues.harbor.trial import LocalHost
 from scripts.easy import make_tasks as easy_tasks
 from scripts.easy.demonstrations import write_records
 from scripts.quickstart.make_tasks import make_cases

@@ -7,7 +7,7 @@ import pytest
 
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.check import qualify_all
-from harbortrainer.qualify.findings import Level
+from harbortrainer.qualify.findings import Severity
 from tests.conftest import ROOT
 from tests.support import system_attacks
 from tests.support.task_folder import write_task
@@ -26,7 +26,7 @@ python3 tool/run.py ||
 """
 FILES = {f"environment/{name}": text for name, text in system_attacks.FILES.items()}
 FILES |= {"tests/test_outputs.py": system_attacks.TEST_OUTPUTS, "tests/check.py": CHECK, "environment/run.py": RUNNER}
-EARN = {"hack: empty work": Level.ERROR, "hack: work that writes the reward": Level.WARNING}
+EARN = {"hack: empty work": Severity.ERROR, "hack: work that writes the reward": Severity.WARNING}
 SOLVE = "echo Hello > hello.txt; echo 'grep -qx Hello hello.txt' > work.sh\n"
 
 
@@ -44,5 +44,5 @@ async def test_the_attacks_that_earn_are_named_and_bundled_tasks_are_not_accused
     found, *clean = await qualify_all([weak, *bundled], args)
     assert {one.kind: one.level for one in found.findings} == EARN
     assert found.verdict == "bad"
-    assert [one for report in clean for one in report.findings if one.level is not Level.NOTE] == []
+    assert [one for report in clean for one in report.findings if one.level is not Severity.NOTE] == []
     assert "weak: bad; hack: empty work" in capsys.readouterr().err

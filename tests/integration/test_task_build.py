@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import images
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images import image as images
 from tests.support.docker_parts import BASE, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import cleaning, images
+from harbortrainer.docker.checks.preflight import check_docker
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.inventory import image_ids, missing_images
-from harbortrainer.docker.preflight import check_docker
+from harbortrainer.docker.images import image as images
+from harbortrainer.docker.images.inventory import image_ids, missing_images
+from harbortrainer.docker.keeping import cleaning
 from tests.support.docker_parts import BASE, a_run, prepare_images, remove_run, up, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")

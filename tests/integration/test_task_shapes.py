@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.keeping.cleaning import drain
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.rollout.environment import environment_config
-from harbortrainer.rollout.grading import CAUSES
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.harbor.environment import environment_config
+from harbortrainer.venues.harbor.grading import CAUSES
 from tests.support.docker_parts import a_run, containers
 from tests.support.oracle import rewards_of, run_oracle
 from tests.support.shapes import INSTALLING, SHAPES, write_shape

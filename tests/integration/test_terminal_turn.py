@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 from harbor.models.trial.paths import EnvironmentPaths
 
-from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.daemon import call, engine
-from harbortrainer.docker.environment import DockerEngineEnvironment
-from harbortrainer.rollout.agent import Command, KeysRefused, Terminal, TmuxSession
+from harbortrainer.docker.keeping.cleaning import drain
+from harbortrainer.venues.harbor.terminus import Command, KeysRefused, Terminal, TmuxSession
 from tests.support.docker_parts import a_run, containers, environment_of, write_task
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

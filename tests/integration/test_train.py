@@ -22,7 +22,7 @@ from fastapi.testclient import TestClient
 from harbor.viewer import create_app
 
 from harbortrainer.cli.main import main
-from harbortrainer.docker.cleaning import tidy
+from harbortrainer.docker.keeping.cleaning import tidy
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.directory import RunDirectory, run_ids
 from harbortrainer.run.trajectories import read_batch, read_log_ratios

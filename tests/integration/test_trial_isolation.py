@@ -13,11 +13,12 @@ import pytest
 from harbor.environments.base import BaseEnvironment
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
-from harbortrainer.docker import cleaning, network
-from harbortrainer.docker.cleaning import drain
+from harbortrainer.docker.box.environment import ComposeEnvironment, DockerEngineEnvironment
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.environment import ComposeEnvironment, DockerEngineEnvironment
-from harbortrainer.docker.network import trial_network
+from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping.cleaning import drain
+from harbortrainer.docker.network import bridge as network
+from harbortrainer.docker.network.bridge import trial_network
 from tests.support.docker_parts import a_run, containers, environment_of, write_task
 from tests.support.outside import PORT, outside, run, web_server
 from tests.support.shapes import PREBUILT

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from harbor.trial.hooks import TrialEvent
 
-from harbortrainer.docker import cleaning
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.environment import DockerEngineEnvironment
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.outcome import SAMPLING
-from harbortrainer.rollout.trial import new_trial
+from harbortrainer.rollout.quarantine import SAMPLING
 from harbortrainer.tasks.folders import digest, folder_of
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.harbor.trial import new_trial
 from tests.support.docker_parts import containers
 from tests.support.fakes import ScriptedClient
 from tests.support.shapes import COMPOSE, SEPARATE, VERIFIER
@@ -240,7 +240,7 @@ async def test_a_capability_that_docker_does_not_know_stops_the_run_with_one_lin
 
 
 async def test_a_bug_in_the_environment_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harbortrainer.rollout.terminal.START_LIMIT_SEC", "5")
+    monkeypatch.setattr("harbortrainer.venues.harbor.terminal.START_LIMIT_SEC", "5")
     with pytest.raises(RuntimeError, match="a bug in harbortrainer ended a trial"):
         await run(tmp_path, SOLVE)
 

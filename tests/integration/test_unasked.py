@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker import watch
+from harbortrainer.docker.integrity import watch
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.qualify.trials import QualificationTrial
-from harbortrainer.rollout.grading import CAUSES
+from harbortrainer.venues.harbor.grading import CAUSES
 from tests.support import system_attacks as attacks
 from tests.support import trial_parts
 from tests.support.docker_parts import write_task

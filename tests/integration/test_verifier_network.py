@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import cleaning
-from harbortrainer.docker.network import forget_network
+from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.network.bridge import forget_network
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task

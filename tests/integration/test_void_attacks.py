@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import shell
+from harbortrainer.docker.box import shell
 from harbortrainer.learning.trajectory import Outcome
-from harbortrainer.rollout import terminal
+from harbortrainer.venues.harbor import terminal
 from tests.support.cause_tasks import cause_task
 from tests.support.plain_container import product_trial
 from tests.support.trial_parts import answer, local_host, make_task, request

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import watch
-from harbortrainer.docker.environment import DockerEngineEnvironment
-from harbortrainer.docker.traces import PREFIX
-from harbortrainer.docker.watch import Seen
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.integrity import watch
+from harbortrainer.docker.integrity.traces import PREFIX
+from harbortrainer.docker.integrity.watch import Seen
 from tests.support.docker_parts import a_run, remove_run, started, write_task
 from tests.support.living_attacks import ATTACKS, HONEST, VERIFIES, living
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import cleaning
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.environment import DockerEngineEnvironment
-from harbortrainer.docker.traces import PREFIX, Trace, Traces
+from harbortrainer.docker.integrity.traces import PREFIX, Trace, Traces
+from harbortrainer.docker.keeping import cleaning
 from tests.conftest import ROOT
 from tests.support.docker_parts import a_run, remove_run, started, write_task
 from tests.support.living_attacks import ATTACKS, VERIFIES, living
@@ -26,7 +26,7 @@ INSTANCES = Path("/sys/kernel/tracing/instances")
 DOCKERFILE = "FROM harbortrainer/tools:bookworm\nWORKDIR /app\n"
 LIMIT_SEC = 60.0
 TRAINER = """import asyncio, json, sys
-from harbortrainer.docker.watch import watching
+from harbortrainer.docker.integrity.watch import watching
 async def main():
     async with watching(sys.argv[1], sys.argv[2], (), bool) as sight:
         print("watching", flush=True)

@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.config import Config
-from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.policy.api.prompts import Prompts
-from harbortrainer.policy.api.service import Endpoint
+from harbortrainer.model_api.prompts import Prompts
+from harbortrainer.model_api.service import ModelApi
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.agent_session import AgentService, AgentSession
-from harbortrainer.rollout.agents import PORT, check_agent, named
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.trial import LocalHost
 from harbortrainer.rollout.venue import RunParts
+from harbortrainer.venues.harbor.agent_session import AgentService, AgentSession
+from harbortrainer.venues.harbor.program import PORT, check_agent, named
+from harbortrainer.venues.harbor.trial import LocalHost
 from tests.conftest import ROOT
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
@@ -352,7 +352,7 @@ async def run(
         (step / "tests").mkdir(parents=True)
         (step / "instruction.md").write_text(f"Write Hello to hello.txt, step {number}.\n")
         (step / "tests" / "test.sh").write_text(f"#!/bin/bash\n{test}")
-    service = _Watched(Endpoint(), Prompts(template), live=live)
+    service = _Watched(ModelApi(), Prompts(template), live=live)
     host = LocalHost(
         RunParts(config, sampler, template, RUN, Gates.of(config)), Daemon(config.outage_limit_sec), agents=service
     )

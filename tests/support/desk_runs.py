@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harbortrainer.bundled.tau.user import STOP
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
-from harbortrainer.venues.tau.user import STOP
 from tests.conftest import ROOT
 from tests.support.chat_server import ChatServer, Reply, chat_server, says
 from tests.support.taxonomy import user_file

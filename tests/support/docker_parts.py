@@ -17,11 +17,12 @@ from harbor.models.trial.paths import TrialPaths
 from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
-from harbortrainer.docker import cleaning, processes
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.environment import DockerEngineEnvironment
-from harbortrainer.docker.images import image_notes, images_of
-from harbortrainer.rollout.environment import environment_config
+from harbortrainer.docker.images.image import image_notes, images_of
+from harbortrainer.docker.integrity import processes
+from harbortrainer.docker.keeping import cleaning
+from harbortrainer.venues.harbor.environment import environment_config
 from tests.support.task_folder import BASE as BASE
 from tests.support.task_folder import SOLVE as SOLVE
 from tests.support.task_folder import TEST as TEST

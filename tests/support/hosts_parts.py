@@ -14,13 +14,13 @@ from harbortrainer.config import Config
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.agents import TERMINUS
 from harbortrainer.rollout.gates import TrialObserver
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.tasks.folders import load_tasks
-from harbortrainer.venues.harbor import HarborVenue
+from harbortrainer.venues.harbor.program import TERMINUS
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.fakes import Request, ScriptedClient, chat_template
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.trial_parts import answer

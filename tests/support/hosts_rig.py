@@ -6,25 +6,25 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, override
 
+from harbortrainer.bundled.hosts.messages import Job, MachineFacts, pack_folder
+from harbortrainer.bundled.hosts.node import Node
+from harbortrainer.bundled.hosts.remote import HostLost, RemoteHost
 from harbortrainer.config import Config
-from harbortrainer.docker.host import RemoteHost as NoDocker
+from harbortrainer.docker.checks.host import ServiceHost as NoDocker
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.fleet import Fleet
 from harbortrainer.rollout.gates import Gates, TrialObserver, TrialState
-from harbortrainer.rollout.harbor_room import HarborRoom
-from harbortrainer.rollout.trial import new_trial
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.harbor import HarborVenue
-from harbortrainer.venues.hosts.messages import Facts, Job, pack_folder
-from harbortrainer.venues.hosts.node import Node
-from harbortrainer.venues.hosts.remote import HostLost, RemoteHost
+from harbortrainer.venues.harbor.room import HarborRoom
+from harbortrainer.venues.harbor.trial import new_trial
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.fakes import chat_template, response
 from tests.support.virtual_time import VirtualLoop
 
 SILENCE = 8.0
-FACTS = Facts(("id", "/data"), "20", {})
+FACTS = MachineFacts(("id", "/data"), "20", {})
 TURN = Turn(0, (1, 2), (3, 4), (-0.5, -0.25), 7)
 
 

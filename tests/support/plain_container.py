@@ -12,8 +12,8 @@ from pathlib import Path
 import docker.errors
 
 from harbortrainer.config import Config
-from harbortrainer.docker import cleaning
 from harbortrainer.docker.daemon import Daemon, engine
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.qualify.trials import QualificationTrial, QualificationTrials
 from harbortrainer.rollout.gates import Gates
 from tests.support.cause_attacks import Attack

@@ -23,12 +23,12 @@ from harbortrainer.backend.connect import Api
 from harbortrainer.backend.contract import TINKER_DOCUMENTS, Contract
 from harbortrainer.backend.sessions import Session
 from harbortrainer.cli.arguments import validate
-from harbortrainer.config import Auto, Config, Endpoint, RunSettings, ToolFormat
-from harbortrainer.docker.host import RemoteHost
+from harbortrainer.config import Auto, Config, RunSettings, ServerSettings, ToolFormat
+from harbortrainer.docker.checks.host import ServiceHost
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Role, TrialName
+from harbortrainer.other_models.chat_client import ApiAddress, Spoken
 from harbortrainer.policy.chat_template import BaseModel, ChatTemplate
-from harbortrainer.policy.endpoint import Place, Spoken
 from harbortrainer.policy.roles import Written
 from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.stopping import Stop
@@ -36,7 +36,7 @@ from harbortrainer.train import parse
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.session import run_training, train
 from harbortrainer.training.trainer import Terminus2Trainer
-from harbortrainer.venues.harbor import HarborVenue
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.fakes import QWEN3, byte_tokenizer
 
 MAX_CONTEXT = 131072
@@ -210,7 +210,7 @@ class FakeEndpoint:
 
     described, outages = "judge=here", 0
 
-    def __init__(self, place: Place, recorder: Recorder) -> None:
+    def __init__(self, place: ApiAddress, recorder: Recorder) -> None:
         self._note = recorder.note
         self._note("endpoint", **asdict(place))
 
@@ -259,7 +259,7 @@ class FakeApi(Api):
         self._server = server or FakeServer(recorder)
         self._waves = 0
 
-    async def check_health(self, url: str, config: Endpoint) -> dict[str, Any]:
+    async def check_health(self, url: str, config: ServerSettings) -> dict[str, Any]:
         self._note("health", url=url)
         return {}
 
@@ -296,7 +296,7 @@ class FakeApi(Api):
         return BaseModel(("Qwen3ForCausalLM",), 1000, None)
 
 
-class FakeHost(RemoteHost):
+class FakeHost(ServiceHost):
     """No Docker: what is asked of it is noted."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -339,7 +339,7 @@ def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outsid
         recorder.note("wandb.init", project=project, name=name, effective=config["effective"] if project else None)
         return FakeWandb(recorder) if project else None
 
-    def endpoint(place: Place, *, patience_sec: float) -> Any:
+    def endpoint(place: ApiAddress, *, patience_sec: float) -> Any:
         return FakeEndpoint(place, recorder)
 
     return Outside(

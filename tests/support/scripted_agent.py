@@ -8,7 +8,7 @@ from harbor.models.agent.context import AgentContext
 
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.tinker_llm import TinkerLLM, registered
-from harbortrainer.rollout.agent import TrainableTerminus2
+from harbortrainer.venues.harbor.terminus import TrainableTerminus2
 from tests.support.fakes import FakeEnvironment, ScriptedClient, chat_template
 
 

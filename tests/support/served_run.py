@@ -18,7 +18,7 @@ from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.train import checked
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.session import run_training
-from harbortrainer.venues.harbor import HarborVenue
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.conftest import MODEL
 from tests.support.recorded_run import FakeHost, FakeTrial, Recorder
 

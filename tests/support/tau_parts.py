@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.bundled.tau.domain import domain
+from harbortrainer.bundled.tau.tasks import key_of
 from harbortrainer.config import Config
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -21,8 +23,6 @@ from harbortrainer.rollout.venue import RunParts, TrialRequest
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import write_trajectory
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.tau.domain import domain
-from harbortrainer.venues.tau.tasks import key_of
 from tests.support.fakes import ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tools import written

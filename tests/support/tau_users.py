@@ -8,14 +8,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.policy.endpoint import Endpoint, Place
-from harbortrainer.policy.users import EndpointUsers
+from harbortrainer.bundled.tau.domain import domain
+from harbortrainer.bundled.tau.room import TauRoom
+from harbortrainer.bundled.tau.tasks import key_of
+from harbortrainer.bundled.tau.venue import VENUE
+from harbortrainer.other_models.chat_client import ApiAddress, ChatClient
+from harbortrainer.other_models.users import EndpointUsers
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.tau.domain import domain
-from harbortrainer.venues.tau.room import TauRoom
-from harbortrainer.venues.tau.tasks import key_of
-from harbortrainer.venues.tau.venue import VENUE
 from tests.support.chat_server import ChatServer, Reply, calls, chat_server, says
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tau_parts import parts, request
@@ -40,8 +40,8 @@ def with_users(answers: Any, users: Any) -> TauRoom:
 async def played(answers: Any, user: Answers) -> AsyncIterator[tuple[TauRoom, ChatServer, EndpointUsers]]:
     """A room whose users an endpoint plays with these answers."""
     async with chat_server(user) as server:
-        place = Place("user", server.url, "a-model")
-        users = EndpointUsers(Endpoint(place, patience_sec=20.0, first_pause_sec=0.01), CHAT)
+        place = ApiAddress("user", server.url, "a-model")
+        users = EndpointUsers(ChatClient(place, patience_sec=20.0, first_pause_sec=0.01), CHAT)
         try:
             yield with_users(answers, users), server, users
         finally:

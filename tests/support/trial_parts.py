@@ -9,10 +9,10 @@ from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.trial import LocalHost
 from harbortrainer.rollout.venue import RunParts, TrialRequest
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
+from harbortrainer.venues.harbor.trial import LocalHost
 from tests.support.fakes import ScriptedClient, chat_template
 
 TASK_TOML = """schema_version = "1.4"

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harbortrainer.policy.api.exchange import Exchange
-from harbortrainer.policy.api.prompts import Prompts
-from harbortrainer.policy.api.service import Endpoint
+from harbortrainer.model_api.exchange import Exchange
+from harbortrainer.model_api.prompts import Prompts
+from harbortrainer.model_api.service import ModelApi
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
 from tests.support.fakes import Request, ScriptedClient
@@ -31,7 +31,7 @@ def exchange_of(script: Script, *, prompts: Prompts | None = None, **limits: Any
 class Served:
     """A trial at http://127.0.0.1:`port`."""
 
-    endpoint: Endpoint
+    endpoint: ModelApi
     exchange: Exchange
     client: ScriptedClient
     key: str
@@ -51,10 +51,10 @@ def listener() -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def served(script: Script, *, endpoint: Endpoint | None = None, **limits: Any) -> AsyncIterator[Served]:
+async def served(script: Script, *, endpoint: ModelApi | None = None, **limits: Any) -> AsyncIterator[Served]:
     """A trial with a listener of its own, at a new endpoint or this one."""
     async with contextlib.AsyncExitStack() as stack:
-        endpoint = endpoint or await stack.enter_async_context(Endpoint())
+        endpoint = endpoint or await stack.enter_async_context(ModelApi())
         exchange, client = exchange_of(script, **limits)
         key, made = endpoint.open(exchange), listener()
         port = made.getsockname()[1]

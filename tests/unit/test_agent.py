@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.policy.sampler import SamplingError
-from harbortrainer.rollout.agent import AnswerParser, TrainableTerminus2
+from harbortrainer.venues.harbor.terminus import AnswerParser, TrainableTerminus2
 from tests.support.fakes import response
 from tests.support.scripted_agent import DONE, Rig, answer
 
@@ -87,7 +87,7 @@ async def test_own_deadline_stops_the_agent_and_lets_the_work_be_graded(tmp_path
 async def test_an_environment_that_hangs_is_no_timeout_of_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harbortrainer.rollout.terminal.EXEC_MARGIN_SEC", 0.01)
+    monkeypatch.setattr("harbortrainer.venues.harbor.terminal.EXEC_MARGIN_SEC", 0.01)
     rig = Rig(tmp_path, [answer("ls\n", wait=0)])
     execute = rig.environment.exec
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.rollout.terminal import EXEC_MARGIN_SEC, SCROLLBACK_LINES, Pane, TypedStep, turn_script
+from harbortrainer.venues.harbor.terminal import EXEC_MARGIN_SEC, SCROLLBACK_LINES, Pane, TypedStep, turn_script
 from tests.support.scripted_agent import DONE, Rig, answer
 
 

@@ -19,22 +19,22 @@ from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.models.agent.context import AgentContext
 
 from harbortrainer.config import Config
-from harbortrainer.docker import listener
-from harbortrainer.docker.artifacts import CollectedEnvironment
-from harbortrainer.docker.listener import NoPython, ShutOut
-from harbortrainer.docker.preflight import Findings, capacity, check_memory, task_needs
+from harbortrainer.docker.box import listener
+from harbortrainer.docker.box.artifacts import CollectedEnvironment
+from harbortrainer.docker.box.listener import NoPython, ShutOut
+from harbortrainer.docker.checks.preflight import Findings, capacity, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.model_api.exchange import Over
+from harbortrainer.model_api.gate import check_agents
 from harbortrainer.plugins import known
-from harbortrainer.policy.api.exchange import Over
-from harbortrainer.policy.api.gate import check_agents
 from harbortrainer.policy.sampler import SamplingError
-from harbortrainer.rollout import agent_session, installed
-from harbortrainer.rollout.agent_session import LAST_OUTPUT, AgentSession
-from harbortrainer.rollout.agents import MOUNT, agent_memory, check_agent, named
-from harbortrainer.rollout.environment import check_agent_tasks, environment_config, with_agent
-from harbortrainer.rollout.outcome import UNANSWERED
+from harbortrainer.rollout.quarantine import UNANSWERED
 from harbortrainer.run.agent_pack import KEY, NAME, agent_versions, check_pack, pack_digest, packed_version
+from harbortrainer.venues.harbor import agent_session, installed
+from harbortrainer.venues.harbor.agent_session import LAST_OUTPUT, AgentSession
+from harbortrainer.venues.harbor.environment import check_agent_tasks, environment_config, with_agent
+from harbortrainer.venues.harbor.program import MOUNT, agent_memory, check_agent, named
 from tests.conftest import ROOT
 from tests.support import agent_endings
 from tests.support.families import QWEN, QWEN_TOOLS, chat_of

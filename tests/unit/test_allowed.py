@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.bundled.hosts.messages import pack_folder, unpack_folder
 from harbortrainer.cli.main import main
-from harbortrainer.docker.allowed import ALLOWED_FILE, allow, allowed
-from harbortrainer.docker.asked import Asked
-from harbortrainer.docker.watch import Process
-from harbortrainer.venues.hosts.messages import pack_folder, unpack_folder
+from harbortrainer.docker.integrity.allowed import ALLOWED_FILE, allow, allowed
+from harbortrainer.docker.integrity.asked import Asked
+from harbortrainer.docker.integrity.watch import Process
 from tests.support.task_folder import write_task
 
 

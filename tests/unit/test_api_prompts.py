@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harbortrainer.errors import UserError
-from harbortrainer.policy.api.normal import arranged, digests
-from harbortrainer.policy.api.prompts import LONG, Prompts
+from harbortrainer.model_api.normal import arranged, digests
+from harbortrainer.model_api.prompts import LONG, Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.roles import Prompt
 from tests.support.fakes import CHATML, byte_tokenizer

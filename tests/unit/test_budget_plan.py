@@ -13,13 +13,13 @@ from harbortrainer.backend.connect import Api
 from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Price, Pricing
 from harbortrainer.cli.main import main
-from harbortrainer.cli.output import counted
-from harbortrainer.config import Config, Endpoint
+from harbortrainer.config import Config, ServerSettings
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.planning import Forecast, PastBatch, Range, RemainingWork, from_limits, from_past
 from harbortrainer.run.ledger import KILLED
+from harbortrainer.text import counted
 from harbortrainer.train import checked
 from tests.support.recorded_run import Recorder, fake_outside, fake_run
 
@@ -176,7 +176,7 @@ async def test_a_server_that_is_not_there_is_told_and_no_mistake(
     planner: Planner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Nobody(Api):
-        async def check_health(self, url: str, config: Endpoint) -> dict[str, Any]:
+        async def check_health(self, url: str, config: ServerSettings) -> dict[str, Any]:
             raise UserError(f"skyrl_tx_url={url}: connection refused")
 
     outside = replace(fake_outside(planner.recorder), api=Nobody())

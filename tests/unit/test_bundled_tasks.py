@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.images import content_digest
+from harbortrainer.docker.images.image import content_digest
 from harbortrainer.tasks.folders import find_fault, load_tasks
 from harbortrainer.tasks.split import families, overlaps
 from harbortrainer.tasks.venue import identify

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.asked import Asked, Footprint
-from harbortrainer.docker.cause import Causes, Changed, causes_of, is_made_anew
-from harbortrainer.docker.layer import Change, Kind
-from harbortrainer.docker.watch import Process, Program, Seen
-from harbortrainer.rollout.grading import unasked
+from harbortrainer.docker.integrity.asked import Asked, Footprint
+from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of, is_made_anew
+from harbortrainer.docker.integrity.layer import ChangeKind, FileChange
+from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram
+from harbortrainer.venues.harbor.grading import unasked
 
 BLOB, OTHER = "ab/" + "0123456789" * 3, "cd/" + "f" * 38
 SOLUTION = Footprint(
@@ -77,12 +77,16 @@ def test_a_version_or_an_address_is_no_port() -> None:
     assert [port for port in ports if asked.allows_process(Process("x", (port,)))] == [5000, 6000]
 
 
-FILE, WORK, GONE = Change("/usr/x", Kind.ADDED), Change("/app/out", Kind.ADDED), Change("/usr/y", Kind.REMOVED)
-LOG = Change("/var/log/x", Kind.ADDED)
+FILE, WORK, GONE = (
+    FileChange("/usr/x", ChangeKind.ADDED),
+    FileChange("/app/out", ChangeKind.ADDED),
+    FileChange("/usr/y", ChangeKind.REMOVED),
+)
+LOG = FileChange("/var/log/x", ChangeKind.ADDED)
 PLAIN = ("/usr/x", "/app/out")
 
 
-def found(opened: Mapping[str, int] | None, *changes: Change, processes: tuple[Process, ...] = ()) -> Causes:
+def found(opened: Mapping[str, int] | None, *changes: FileChange, processes: tuple[Process, ...] = ()) -> Causes:
     return causes_of(Changed(changes, PLAIN), Seen(opened, processes=processes), Asked(SOLUTION, "", "/app"))
 
 
@@ -96,18 +100,18 @@ def found(opened: Mapping[str, int] | None, *changes: Change, processes: tuple[P
         (WORK, None, False),
         (GONE, {}, True),  # a deletion, a link or an empty file tells by being there
         (LOG, {}, True),
-        (Change("/tests/x", Kind.ADDED), None, False),  # verification makes it again
+        (FileChange("/tests/x", ChangeKind.ADDED), None, False),  # verification makes it again
     ],
 )
 def test_an_unasked_file_counts_if_verification_opened_it(
-    change: Change, opened: Mapping[str, int] | None, is_cause: bool
+    change: FileChange, opened: Mapping[str, int] | None, is_cause: bool
 ) -> None:
     causes = found(opened, change)
     assert causes.names == ([change.path] if is_cause else []) and bool(causes) is is_cause
 
 
 def test_unasked_files_that_do_not_count_are_known_too() -> None:
-    causes = found({"/usr/x": 0}, FILE, WORK, Change("/usr/z", Kind.ADDED), LOG)
+    causes = found({"/usr/x": 0}, FILE, WORK, FileChange("/usr/z", ChangeKind.ADDED), LOG)
     assert [one.path for one in causes.unasked] == ["/usr/x", "/usr/z", "/var/log/x"]
 
 
@@ -191,18 +195,25 @@ def test_what_is_verifications_own_is_a_cause_and_a_hook() -> None:
     assert causes.hooked and causes.names == ["/logs/verifier/reward.txt"]
 
 
-RUNS_WORK = Program(5, "/app", ("bash", "-e", "out"))
-TEST = Program(1, "/", ("bash", "/tests/test.sh"))
+RUNS_WORK = WatchProgram(5, "/app", ("bash", "-e", "out"))
+TEST = WatchProgram(1, "/", ("bash", "/tests/test.sh"))
 
 
 def judged(
-    path: str, *, solution: Footprint | None = SOLUTION, instruction: str = "", program: Program = RUNS_WORK,
-    first: Sequence[str] = ("/tests/test.sh", "/app/out"), kind: Kind = Kind.ADDED, plain: bool = True, **facts: Any,
-) -> Causes:  # fmt: skip
+    path: str,
+    *,
+    solution: Footprint | None = SOLUTION,
+    instruction: str = "",
+    program: WatchProgram = RUNS_WORK,
+    first: Sequence[str] = ("/tests/test.sh", "/app/out"),
+    kind: ChangeKind = ChangeKind.ADDED,
+    plain: bool = True,
+    **facts: Any,
+) -> Causes:
     """A change that process 9 opened after `first`, of which it opened /app/out, and its parent the tests."""
     opened = {one: place for place, one in enumerate((*first, path))}
     seen = Seen(opened, readers={"/tests/test.sh": (5,), "/app/out": (9,), path: (9,)}, programs={5: TEST, 9: program})
-    changed = Changed((Change(path, kind), WORK), {*PLAIN, path} if plain else PLAIN, **facts)
+    changed = Changed((FileChange(path, kind), WORK), {*PLAIN, path} if plain else PLAIN, **facts)
     return causes_of(changed, seen, Asked(solution, instruction, "/app"))
 
 
@@ -213,11 +224,11 @@ def judged(
         ("/app/lib/helper", {}, False),
         ("/opt/helper", {}, True),
         ("/opt/helper", {"packaged": ("/opt/helper",)}, False),
-        ("/app/helper", {"kind": Kind.CHANGED}, True),
+        ("/app/helper", {"kind": ChangeKind.CHANGED}, True),
         ("/app/helper", {"plain": False}, True),
-        ("/app/helper", {"program": Program(5, "/app", ("lint", "-e", "--all"))}, True),
-        ("/app/helper", {"program": Program(5, "/app", ("pytest", "/tests/x.py"))}, True),
-        ("/app/helper", {"program": Program(5, "/", ("/app/out",))}, False),
+        ("/app/helper", {"program": WatchProgram(5, "/app", ("lint", "-e", "--all"))}, True),
+        ("/app/helper", {"program": WatchProgram(5, "/app", ("pytest", "/tests/x.py"))}, True),
+        ("/app/helper", {"program": WatchProgram(5, "/", ("/app/out",))}, False),
         ("/app/helper", {"first": ("/tests/test.sh",)}, True),  # before what it runs
         ("/usr/bin/helper", {"packaged": ("/usr/bin/helper",), "shadows": ("/usr/bin/helper",)}, True),
     ],
@@ -228,7 +239,7 @@ def test_what_only_the_work_reads_is_work(path: str, facts: dict[str, Any], is_c
 
 @pytest.mark.parametrize(("new", "is_cause"), [(True, False), (False, True)])
 def test_a_file_with_the_name_of_a_solutions_file_is_work(new: bool, is_cause: bool) -> None:
-    facts = {"program": Program(5, "/", ("jq",)), "is_new_name": lambda name: new and name == "jq"}
+    facts = {"program": WatchProgram(5, "/", ("jq",)), "is_new_name": lambda name: new and name == "jq"}
     assert bool(judged("/opt/bin/jq", **facts)) is is_cause
     assert judged("/jq", **facts)
 
@@ -245,14 +256,14 @@ def test_a_file_with_the_name_of_a_solutions_file_is_work(new: bool, is_cause: b
 )
 def test_packages_are_work_where_the_instruction_grants_them(instruction: str, before: bool, is_cause: bool) -> None:
     first = ("/tests/test.sh",) if before else ("/tests/test.sh", "/app/out")
-    path, other = "/usr/lib/p/x.py", Program(5, "/", ("pytest",))
+    path, other = "/usr/lib/p/x.py", WatchProgram(5, "/", ("pytest",))
     found = judged(path, instruction=instruction, first=first, program=other, packaged=(path,))
     assert bool(found) is is_cause
 
 
 def test_what_describes_a_package_is_no_hook() -> None:
     path = "/usr/lib/p.dist-info/METADATA"
-    other = Program(5, "/", ("pytest",))
+    other = WatchProgram(5, "/", ("pytest",))
     assert judged(path, first=(), program=other).hooked
     assert not judged(path, first=(), program=other, packaged=(path,), about=(path,)).hooked
 
@@ -264,17 +275,17 @@ ASKS = "Write /app/out by the data in /srv/data; see /usr/bin and ~/notes/a.txt.
     ("path", "facts", "is_cause"),
     [
         ("/srv/data/x", {}, False),  # in a folder that the instruction names
-        ("/srv/data/x", {"kind": Kind.CHANGED}, False),
+        ("/srv/data/x", {"kind": ChangeKind.CHANGED}, False),
         ("/srv/data/x", {"first": ()}, True),  # before anything that it names
         ("/app/y", {}, False),  # the working directory
-        ("/usr/bin/x", {"program": Program(5, "/", ("x",))}, True),
+        ("/usr/bin/x", {"program": WatchProgram(5, "/", ("x",))}, True),
         ("/opt/x", {}, False),  # read by a program of the work, wherever it is
-        ("/opt/x", {"program": Program(5, "/", ("other",))}, True),
-        ("/opt/x", {"program": Program(99, "/", ("other",))}, False),  # who started it had ended
+        ("/opt/x", {"program": WatchProgram(5, "/", ("other",))}, True),
+        ("/opt/x", {"program": WatchProgram(99, "/", ("other",))}, False),  # who started it had ended
         ("/root/.cache/x", {}, True),
         (f"/root/.cache/{'b' * 64}", {}, False),  # named by its content
         ("/root/notes/a.txt", {"first": ()}, False),
-        ("/home/a/.ssh", {"plain": False, "kind": Kind.CHANGED}, True),  # opened
+        ("/home/a/.ssh", {"plain": False, "kind": ChangeKind.CHANGED}, True),  # opened
     ],
 )
 def test_where_there_is_no_solution_the_instruction_tells_where_the_work_is(
@@ -297,7 +308,7 @@ def test_where_there_is_no_solution_the_instruction_tells_where_the_work_is(
 def test_deletions_are_work_where_there_is_no_solution_but_an_instruction(
     path: str, instruction: str, is_cause: bool
 ) -> None:
-    gone = Changed((Change(path, Kind.REMOVED),))
+    gone = Changed((FileChange(path, ChangeKind.REMOVED),))
     assert bool(causes_of(gone, Seen({}), Asked(None, instruction, "/app"))) is is_cause
 
 
@@ -321,13 +332,13 @@ def test_a_signal_to_verification_is_a_cause_unless_the_task_is_about_such(instr
 def test_what_a_service_deletes_in_folders_that_its_task_names_is_its_work(
     path: str, opened: bool, is_cause: bool
 ) -> None:
-    changed = Changed((Change(path, Kind.REMOVED),), late={path})
+    changed = Changed((FileChange(path, ChangeKind.REMOVED),), late={path})
     causes = causes_of(changed, Seen({path: 0} if opened else {}), Asked(Footprint(), ASKS, "/app"))
     assert bool(causes) is bool(causes.late) is is_cause
 
 
 def test_rights_of_files_that_nobody_opened_are_work_where_there_is_no_solution() -> None:
-    rights = [Change(path, Kind.CHANGED) for path in ("/etc/ssh/key", "/usr/bin/tool", "/home/a/.ssh/key")]
+    rights = [FileChange(path, ChangeKind.CHANGED) for path in ("/etc/ssh/key", "/usr/bin/tool", "/home/a/.ssh/key")]
     causes = causes_of(Changed(tuple(rights)), Seen({}), Asked(None, ASKS, "/app"))
     assert causes.names == ["/usr/bin/tool"]
     assert len(causes_of(Changed(tuple(rights)), Seen({}), Asked(Footprint(), ASKS, "/app")).names) == 3
@@ -348,7 +359,9 @@ def test_what_an_instruction_hints_at_may_be_work(path: str, solution: Footprint
 
 
 def test_a_link_of_the_image_that_leads_elsewhere_counts() -> None:
-    changed = Changed((Change("/etc/alternatives/awk", Kind.CHANGED),), targets={"/etc/alternatives/awk": "/evil"})
+    changed = Changed(
+        (FileChange("/etc/alternatives/awk", ChangeKind.CHANGED),), targets={"/etc/alternatives/awk": "/evil"}
+    )
     assert causes_of(changed, Seen({}), Asked(None, ASKS, "/app")).names == ["/etc/alternatives/awk"]
 
 
@@ -362,7 +375,7 @@ def test_a_link_of_the_image_that_leads_elsewhere_counts() -> None:
     ],
 )
 def test_where_a_link_that_is_asked_for_leads_is_work(target: str, solution: Footprint | None, is_cause: bool) -> None:
-    other = Program(5, "/", ("other",))
+    other = WatchProgram(5, "/", ("other",))
     found = judged(target, solution=solution, instruction=ASKS, program=other, targets={"/app/out": target})
     assert bool(found) is is_cause
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker import cleaning
-from harbortrainer.docker.cleaning import OwnedObject, candidates, tidy
+from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping.cleaning import OwnedObject, candidates, tidy
 from harbortrainer.durable.process import PID
 
 DAY = 86400.0

@@ -9,10 +9,10 @@ import yaml
 from harbor.environments.docker.docker import DockerEnvironment
 from harbor.models.task.config import EnvironmentConfig
 
-from harbortrainer.docker import cleaning
-from harbortrainer.docker.compose import overlay
-from harbortrainer.docker.environment import ComposeEnvironment
-from harbortrainer.docker.host_rules import COMPOSE_BRIDGES
+from harbortrainer.docker.box.compose import overlay
+from harbortrainer.docker.box.environment import ComposeEnvironment
+from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.network.host_rules import COMPOSE_BRIDGES
 from harbortrainer.errors import UserError
 
 Lay = Callable[..., dict[str, Any]]

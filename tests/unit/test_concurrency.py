@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.docker.host import REMOTE, Host
-from harbortrainer.docker.preflight import BUSY_CPUS, MEMORY_SHARE, TaskNeeds, capacity
+from harbortrainer.docker.checks.host import REMOTE, EnvironmentHost
+from harbortrainer.docker.checks.preflight import BUSY_CPUS, MEMORY_SHARE, TaskNeeds, capacity
 from harbortrainer.durable.jsonl import append_line
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import COUNTERS
@@ -20,7 +20,7 @@ from harbortrainer.rollout.gates import Gates, TrialObserver, most_agents, n_con
 from harbortrainer.rollout.level import Level, Why
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.venue import agents_at_once, check_venues
-from harbortrainer.venues.harbor import HarborVenue
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.virtual_time import in_virtual_time
 
 AUTO = Config(model_name="m", tasks_dir=".", n_parallel_envs="auto")
@@ -202,7 +202,7 @@ def test_a_continued_run_begins_where_it_was_within_todays_bound(tmp_path: Path)
     assert (continued.limit, smaller.limit, new.limit) == (48, 40, 8)
 
 
-class OneHost(Host):
+class OneHost(EnvironmentHost):
     def __init__(self, environments: int) -> None:
         self.environments, self.checked = environments, 0
 
@@ -230,7 +230,7 @@ def test_the_venue_is_asked_for_its_capacity_and_checked_for_it() -> None:
     assert agents_at_once(venues, [], four) == ([], 4)
     assert check_venues(venues, [], four, template, 4) == []
     assert host.checked == 5
-    assert Host.capacity(host, [], {})[0] == REMOTE
+    assert EnvironmentHost.capacity(host, [], {})[0] == REMOTE
 
 
 def test_the_least_capacity_of_all_venues_counts() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from harbortrainer.bundled.tau.desk.tasks import KINDS, Case, Words, cases, make_case
+from harbortrainer.bundled.tau.domain import GREETING, domain
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import result, user
 from harbortrainer.policy.special_strings import CALL_TAGS, RESULT_TAGS
 from harbortrainer.policy.tools import CallForm, parse, signatures
-from harbortrainer.venues.tau.desk.tasks import KINDS, Case, Words, cases, make_case
-from harbortrainer.venues.tau.domain import GREETING, domain
 from scripts.desk.author import RIGHT_IF_CAREFUL, RIGHT_IF_CARELESS, Said, answers, converse, domain_of, right
 from scripts.desk.transcripts import reserved_words, segments
 from scripts.desk.vocabulary import build_tokenizer

@@ -14,7 +14,7 @@ from harbortrainer.durable import disk, files
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import DiskFault
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.rollout.outcome import Quarantine
+from harbortrainer.rollout.quarantine import Quarantine
 
 
 def full(number: int = errno.ENOSPC) -> OSError:

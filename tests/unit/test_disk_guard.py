@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import requests
 
-from harbortrainer.docker import disk_guard
-from harbortrainer.docker.cleaning import TRIAL
-from harbortrainer.docker.disk_guard import GIB, DiskGuard, Space, eviction_reason, reserve_of
+from harbortrainer.docker.keeping import disk_guard
+from harbortrainer.docker.keeping.cleaning import TRIAL
+from harbortrainer.docker.keeping.disk_guard import GIB, DiskGuard, Space, eviction_reason, reserve_of
 
 EVERY_SEC = 2.0
 

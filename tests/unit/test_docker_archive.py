@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker import archive
-from harbortrainer.docker.archive import Limits, Target, TooMuch, fetch_file, fetch_folder
-from harbortrainer.docker.layer import entry
+from harbortrainer.docker.box import archive
+from harbortrainer.docker.box.archive import ReadLimits, Target, TooMuch, fetch_file, fetch_folder
+from harbortrainer.docker.integrity.layer import entry
 from tests.support.archives import Entry, leading_out, packed
 
 DIR, FILE, LINK, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
@@ -154,7 +154,7 @@ def test_a_target_that_is_a_link_is_not_followed(send: Send, target: Path) -> No
 def test_limits(send: Send, target: Path, entries: list[Entry], why: str) -> None:
     send(entries)
     with pytest.raises(TooMuch, match=f"^{re.escape(why)}"):
-        fetch_folder("c", "/logs", target, limits=Limits(10, 3, 60.0))
+        fetch_folder("c", "/logs", target, limits=ReadLimits(10, 3, 60.0))
 
 
 def test_a_sparse_member_counts_as_what_it_would_be(target: Path, send: Send) -> None:
@@ -174,7 +174,7 @@ def test_a_sparse_member_counts_as_what_it_would_be(target: Path, send: Send) ->
 def test_an_archive_that_does_not_end_in_time(target: Path, send: Send) -> None:
     send([("left-out", FILE, bytes(300_000))])
     with pytest.raises(TooMuch, match="took longer than"):
-        fetch_folder("c", "/logs", target, ["left-*"], limits=Limits(10, 3, -1.0))
+        fetch_folder("c", "/logs", target, ["left-*"], limits=ReadLimits(10, 3, -1.0))
 
 
 def test_only_files_that_are_chosen_come(send: Send, target: Path) -> None:

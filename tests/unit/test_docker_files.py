@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker import archive
-from harbortrainer.docker.archive import LOGS
-from harbortrainer.docker.files import _pack, fetch
+from harbortrainer.docker.box import archive
+from harbortrainer.docker.box.archive import LOGS
+from harbortrainer.docker.box.files import _pack, fetch
 from tests.support.archives import packed
 
 

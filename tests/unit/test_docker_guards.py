@@ -10,12 +10,12 @@ import pytest
 import yaml
 from harbor.models.environment_type import EnvironmentType
 
-from harbortrainer.docker import cleaning
-from harbortrainer.docker.compose import overlay
-from harbortrainer.docker.container import container_name
+from harbortrainer.docker.box.compose import overlay
+from harbortrainer.docker.box.container import container_name
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.durable.process import HOST, PID, lives, started, this_process
 from harbortrainer.errors import UserError
-from harbortrainer.rollout.environment import (
+from harbortrainer.venues.harbor.environment import (
     COMPOSE_ENVIRONMENT,
     ENGINE_ENVIRONMENT,
     check_tasks,
@@ -40,7 +40,7 @@ def make_task(tmp_path: Path) -> MakeTask:
 
 
 def test_a_live_owner_is_not_dead_and_a_dead_one_is() -> None:
-    code = "import json; from harbortrainer.docker.cleaning import labels; print(json.dumps(labels('r')))"
+    code = "import json; from harbortrainer.docker.keeping.cleaning import labels; print(json.dumps(labels('r')))"
     theirs = yaml.safe_load(subprocess.check_output([sys.executable, "-c", code], text=True))
     assert not cleaning.is_left_over(cleaning.labels("r"))
     assert cleaning.is_left_over(theirs)

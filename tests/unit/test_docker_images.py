@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.builds import build_with_cli, buildkit_feature
-from harbortrainer.docker.images import Image, content_digest, image_notes
-from harbortrainer.docker.inventory import missing_note
-from harbortrainer.docker.tmux_image import _dockerfile, _last_line, tmux_reference
+from harbortrainer.docker.images.builds import build_with_cli, buildkit_feature
+from harbortrainer.docker.images.image import Image, content_digest, image_notes
+from harbortrainer.docker.images.inventory import missing_note
+from harbortrainer.docker.images.tmux_image import _dockerfile, _last_line, tmux_reference
 from harbortrainer.stopping import in_daemon_thread
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker import layer, restore
-from harbortrainer.docker.agent_phases import _END_VERIFIER
-from harbortrainer.docker.layer import Change, Kind, ListedLayer, OverlayLayer
-from harbortrainer.docker.network_files import network_files, network_script, parse_network, removal_script
-from harbortrainer.docker.processes import _Process, _services
+from harbortrainer.docker.integrity import layer, restore
+from harbortrainer.docker.integrity.agent_phases import _END_VERIFIER
+from harbortrainer.docker.integrity.layer import ChangeKind, FileChange, ListedLayer, OverlayLayer
+from harbortrainer.docker.integrity.network_files import network_files, network_script, parse_network, removal_script
+from harbortrainer.docker.integrity.processes import _Process, _services
 from harbortrainer.harbor import MODE
 
 
@@ -68,7 +68,7 @@ def test_a_link_in_place_of_a_folder_is_a_change_and_is_not_followed(
     (upper / "root").mkdir()
     (upper / "root/.cache").symlink_to("/evil")
     assert {(one.path, one.shallow) for one in found.changes("/usr/bin")} == {("/usr", True), ("/usr/bin", False)}
-    assert list(found.changes("/root/.cache/uv")) == [Change("/root/.cache", Kind.ADDED, shallow=True)]
+    assert list(found.changes("/root/.cache/uv")) == [FileChange("/root/.cache", ChangeKind.ADDED, shallow=True)]
     assert found.names("/usr/bin") == [] and found.content("/usr/bin/cat") is None
 
 
@@ -128,7 +128,9 @@ def test_new_rights_of_an_old_folder_are_a_change(overlay: tuple[Path, Path, Ove
     (upper / "root").mkdir()
     assert list(found.changes("/root")) == []
     (upper / "root").chmod(0o700)
-    assert [(one.path, one.kind, one.shallow) for one in found.changes("/root")] == [("/root", Kind.CHANGED, True)]
+    assert [(one.path, one.kind, one.shallow) for one in found.changes("/root")] == [
+        ("/root", ChangeKind.CHANGED, True)
+    ]
 
 
 def test_docker_diff_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +141,8 @@ def test_docker_diff_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [("/usr/bin/cat", "changed", False), ("/usr/bin/new", "added", True), ("/usr/bin/new/x", "added", False)]
     assert plain(listed, "/usr") == expected
     assert list(listed.changes("/bin/sub")) == [
-        Change("/bin", Kind.CHANGED, shallow=True),
-        Change("/bin/sub", Kind.REMOVED),
+        FileChange("/bin", ChangeKind.CHANGED, shallow=True),
+        FileChange("/bin/sub", ChangeKind.REMOVED),
     ]
     assert plain(listed, "/opt") == [("/opt", "removed", False)]
     assert sorted(listed.names("/usr/bin")) == ["cat", "new"]

@@ -7,7 +7,7 @@ import pytest
 import requests
 from docker.errors import APIError
 
-from harbortrainer.docker import cleaning
+from harbortrainer.docker.keeping import cleaning
 
 GONE = requests.ConnectionError("refused")
 

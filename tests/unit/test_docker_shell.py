@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from harbortrainer.docker import shell
-from harbortrainer.docker.command import IN_SHELL, Command, script
-from harbortrainer.docker.environment import found_no_process
-from harbortrainer.docker.shell import Output, Shell, ShellGone
+from harbortrainer.docker.box import shell
+from harbortrainer.docker.box.command import IN_SHELL, ShellCommand, script
+from harbortrainer.docker.box.environment import found_no_process
+from harbortrainer.docker.box.shell import Output, Shell, ShellGone
 
 
 class _Writer:
@@ -39,7 +39,7 @@ def _shell(reader: asyncio.StreamReader) -> Shell:
 
 
 async def test_frames_in_pieces_make_the_same_output(reader: asyncio.StreamReader) -> None:
-    running = asyncio.create_task(_shell(reader).run(Command("x")))
+    running = asyncio.create_task(_shell(reader).run(ShellCommand("x")))
     stream = _frame(1, b"noise of before\nMARK:b\n") + _frame(2, b"MARK:b\n") + _frame(2, b"eMARK:p12\nrr")
     stream += _frame(1, b"out\0\xff") + _frame(1, b"MARK") + _frame(2, b"MARK:e\n") + _frame(1, b":e7\n")
     for i in range(len(stream)):
@@ -50,7 +50,7 @@ async def test_frames_in_pieces_make_the_same_output(reader: asyncio.StreamReade
 
 
 async def test_long_output_keeps_its_ends(reader: asyncio.StreamReader) -> None:
-    running = asyncio.create_task(_shell(reader).run(Command("x"), limit=1000))
+    running = asyncio.create_task(_shell(reader).run(ShellCommand("x"), limit=1000))
     reader.feed_data(_frame(1, b"MARK:b\nfirst") + _frame(2, b"MARK:b\n"))
     for _ in range(100):
         reader.feed_data(_frame(1, b"x" * 100))
@@ -64,13 +64,13 @@ async def test_long_output_keeps_its_ends(reader: asyncio.StreamReader) -> None:
 async def test_a_shell_that_dies_tells_whether_the_command_had_started(reader: asyncio.StreamReader) -> None:
     reader.feed_data(_frame(1, b"MARK:b\nhalf"))
     reader.feed_eof()
-    output = await _shell(reader).run(Command("x"))
+    output = await _shell(reader).run(ShellCommand("x"))
     assert (output.stdout, output.return_code) == (b"half", 137)
 
     fresh = asyncio.StreamReader()
     fresh.feed_eof()
     with pytest.raises(ShellGone):
-        await _shell(fresh).run(Command("x"))
+        await _shell(fresh).run(ShellCommand("x"))
 
 
 async def test_a_shell_whose_stream_stays_open_ends_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ async def test_a_shell_whose_stream_stays_open_ends_with_its_process(monkeypatch
     ours, daemons = socket.socketpair()
     with daemons:
         first = Shell(*await asyncio.open_connection(sock=ours), io.FileIO(os.pidfd_open(process.pid)))
-        running = asyncio.create_task(first.run(Command("x")))
+        running = asyncio.create_task(first.run(ShellCommand("x")))
         await asyncio.sleep(0)
         process.kill()
         await process.wait()
@@ -93,19 +93,19 @@ async def test_a_shell_whose_stream_stays_open_ends_with_its_process(monkeypatch
 
 async def test_null_bytes_are_refused_before_anything_runs(reader: asyncio.StreamReader) -> None:
     with pytest.raises(ValueError, match="null byte"):
-        await _shell(reader).run(Command("echo \0"))
+        await _shell(reader).run(ShellCommand("echo \0"))
 
 
 @pytest.mark.parametrize("command", ["ls", f"echo; {IN_SHELL}", "tmux ls"])
 def test_only_scripts_that_say_so_run_in_the_shell_itself(command: str) -> None:
-    assert b"eval" not in script("MARK", Command(command), block=False)
-    assert b"eval" in script("MARK", Command(f"{IN_SHELL}\n{command}"), block=False)
+    assert b"eval" not in script("MARK", ShellCommand(command), block=False)
+    assert b"eval" in script("MARK", ShellCommand(f"{IN_SHELL}\n{command}"), block=False)
 
 
 @pytest.mark.parametrize(("argument", "counted"), [("u" * 1000, True), ("ü" * 1000, False)])
 def test_bash_is_told_how_many_characters_come(argument: str, counted: bool) -> None:
     """Not where its locale would decide how many bytes these are."""
-    lines = script("MARK", Command(f"echo {argument}"), block=True).decode()
+    lines = script("MARK", ShellCommand(f"echo {argument}"), block=True).decode()
     head, _, rest = lines.removeprefix("begin_ MARK\n").partition("\n")
     found = re.fullmatch(r"TMOUT=0 read -r -N (\d+) C_ .*", head)
     assert (found is not None) == counted

@@ -16,7 +16,7 @@ from scripts.easy.make_tasks import HELD_OUT, TRAINING, held_out, make_cases, wr
 from scripts.easy.words import pools
 
 with without_litellm():
-    from harbortrainer.rollout.agent import AnswerParser
+    from harbortrainer.venues.harbor.terminus import AnswerParser
 
 COUNT = 240
 

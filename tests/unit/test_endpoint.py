@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from harbortrainer.policy.api import service
-from harbortrainer.policy.api.exchange import AT_ONCE
-from harbortrainer.policy.api.service import BODY_BYTES, CONNECTIONS, IN_HAND, Endpoint
+from harbortrainer.model_api import service
+from harbortrainer.model_api.exchange import AT_ONCE
+from harbortrainer.model_api.service import BODY_BYTES, CONNECTIONS, IN_HAND, ModelApi
 from tests.support.fakes import let_others_act
 from tests.support.wire_parts import Served, exchange_of, listener, served
 
@@ -206,7 +206,7 @@ async def test_a_client_that_leaves_as_its_trial_is_closed_leaves_no_error(caplo
 
 
 async def test_a_closed_trial_is_refused_and_its_requests_in_flight_are_dropped() -> None:
-    async with Endpoint() as endpoint:
+    async with ModelApi() as endpoint:
         exchange, _ = exchange_of(lambda request: None)
         key, made = endpoint.open(exchange), listener()
         port = made.getsockname()[1]

@@ -14,9 +14,9 @@ import tinker
 from examples.loop import datums, loop
 from harbortrainer import Config, UserError, continued
 from harbortrainer.learning.trajectory import group_trajectories
-from harbortrainer.rollout.agents import program_of
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.training.session import run_training
+from harbortrainer.venues.harbor.program import program_of
 from tests.conftest import ROOT
 from tests.support.recorded_run import FakeServer, Recorder, fake_outside
 from tests.unit.test_brought import trial

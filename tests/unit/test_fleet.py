@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from harbortrainer.errors import EnvironmentFault
-from harbortrainer.rollout.fleet import Fleet, Host
+from harbortrainer.rollout.fleet import Fleet, FleetHost
 from harbortrainer.rollout.gates import TrialObserver
 from harbortrainer.rollout.slots import Slots
 from tests.support.fakes import let_others_act
 
 
-class FakeHost(Host):
+class FakeHost(FleetHost):
     def __init__(self, name: str, places: int = 1) -> None:
         self.name, self.n, self.lost, self.closed = name, places, 0, 0
 

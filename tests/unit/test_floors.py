@@ -13,12 +13,14 @@ from tests.conftest import ROOT
 
 PACKAGE = ROOT / "src" / "harbortrainer"
 FLOORS = [  # a module or package imports only what stands in a line above its own
-    {"commands", "errors", "setting", "stats"},
+    {"commands", "errors", "setting", "stats", "text"},
     {"config", "durable", "model_file", "plugins"},
     {"harbor", "learning", "stopping"},
     {"cli", "docker", "policy", "tasks"},
+    {"model_api", "other_models"},
     {"backend", "rollout", "run"},
-    {"budget", "probe", "qualify", "report", "venues", "watch"},
+    {"budget", "probe", "report", "venues", "watch"},
+    {"bundled", "qualify"},
     {"doctor", "training"},
     {"evaluation", "planning", "replay", "sft"},
     {"serve", "train", "weights"},
@@ -26,15 +28,13 @@ FLOORS = [  # a module or package imports only what stands in a line above its o
 ]
 # What runs trials in containers: only these modules and packages may name Docker or Harbor, and import from them.
 ROOMS = {
-    "docker", "doctor", "harbor", "policy.tinker_llm", "qualify", "rollout.agent", "rollout.agent_session",
-    "rollout.agents", "rollout.environment", "rollout.grading", "rollout.harbor_room", "rollout.installed",
-    "rollout.outcome", "rollout.phases", "rollout.reward_files", "rollout.terminal", "rollout.trial",
-    "rollout.verifier_network", "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues.harbor",
-    "venues.hosts.afterwards", "venues.hosts.facts", "venues.hosts.messages", "venues.hosts.node",
-    "venues.hosts.ray_cluster", "venues.programs",
+    "bundled.agents.programs", "bundled.hosts.afterwards", "bundled.hosts.facts", "bundled.hosts.messages",
+    "bundled.hosts.node", "bundled.hosts.ray_cluster", "docker", "doctor", "harbor", "policy.tinker_llm", "qualify",
+    "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues",
 }  # fmt: skip
 # Names that users or libraries have given, once or twice each; none of these imports one of the rooms.
 QUOTES = {
+    "face": "the class of an agent is shown",
     "__init__": "Harbor and LiteLLM read these variables",
     "cli.main": "what commands do",
     "config": "values of environment_type, sources of tasks_dir",
@@ -142,7 +142,7 @@ def test_one_module_alone_names_ray() -> None:
     """It is an optional package: slow to import, and of another machine's version."""
     named = re.compile(r"import ray\b|from ray\b|import_module\(f?[\"']ray")
     paths = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if named.search(path.read_text())]
-    assert paths == ["venues/hosts/ray_cluster.py"]
+    assert paths == ["bundled/hosts/ray_cluster.py"]
 
 
 def plugged_in() -> dict[str, str]:
@@ -166,10 +166,10 @@ def naming_plugins(folder: Path, parts: Mapping[str, str]) -> set[tuple[str, str
 
 def test_no_module_names_a_part_that_is_found_by_its_entry_point() -> None:
     assert naming_plugins(PACKAGE, plugged_in()) == {
-        ("doctor.docker", "venues.harbor"),  # what a command is about
-        ("doctor.hosts", "venues.harbor"),  # the command `doctor hosts` is about this kind of hosts alone
-        ("doctor.hosts", "venues.hosts.ray_cluster"),
-        ("venues.hosts.ray_cluster", "venues.harbor"),  # each host runs trials as one machine does
+        ("doctor.docker", "venues.harbor.venue"),  # what a command is about
+        ("doctor.hosts", "venues.harbor.venue"),  # the command `doctor hosts` is about this kind of hosts alone
+        ("doctor.hosts", "bundled.hosts.ray_cluster"),
+        ("bundled.hosts.ray_cluster", "venues.harbor.venue"),  # each host runs trials as one machine does
     }
     texts = {path: path.read_text() for path in (PACKAGE / "cli").rglob("*.py")}
     assert [path.name for path, text in texts.items() if '"tau' in text or "codex" in text] == []

@@ -11,7 +11,7 @@ import pytest
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import EnvironmentFault
-from harbortrainer.learning.pace import Place
+from harbortrainer.learning.pace import GroupSlot
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, TrialName, Turn, group_trajectories
 from harbortrainer.rollout.rollouts import GroupRequest
 from harbortrainer.run.trajectories import read_batch
@@ -110,7 +110,7 @@ def check(run: Run, k: int = K) -> None:
     for step, groups in composed.items():
         for batch, problem in groups:
             folder = run.directory.trajectories("step", batch)
-            for trial in read_batch(folder, f"{Place(batch, problem)}-*").values():
+            for trial in read_batch(folder, f"{GroupSlot(batch, problem)}-*").values():
                 assert all(0 <= step - turn.weights_version <= k for turn in trial.turns), (step, trial.trial_name)
     assert not any("differs_from" in record for record in records), "steps made again are made of the same trials"
     assert [row["global_step"] for row in run.rows] == list(range(1, STEPS + 1))

@@ -6,8 +6,8 @@ import pytest
 import requests
 from docker.errors import APIError
 
-from harbortrainer.docker import footprint as footprints
-from harbortrainer.docker.asked import Footprint
+from harbortrainer.docker.integrity import footprint as footprints
+from harbortrainer.docker.integrity.asked import Footprint
 
 FOOTPRINT = Footprint(frozenset({"/usr/bin/jq"}), frozenset({"/app/out"}), frozenset({80}), frozenset({"redis"}))
 

@@ -10,8 +10,10 @@ import pytest
 import requests
 from docker.errors import APIError
 
-from harbortrainer.docker import daemon, first_shell, holders, inside, layer
-from harbortrainer.docker.holders import Holder, Holders, Key
+from harbortrainer.docker import daemon
+from harbortrainer.docker.box import first_shell, holders, inside
+from harbortrainer.docker.box.holders import Holder, Holders, Key
+from harbortrainer.docker.integrity import layer
 
 KEY = Key(None, "run", networked=True)
 

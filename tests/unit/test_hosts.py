@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.bundled.hosts.messages import Job
+from harbortrainer.bundled.hosts.node import FIRST_POLL_SEC, Node
+from harbortrainer.bundled.hosts.remote import POLL_SEC, SLACK_SEC
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.rollout.gates import TrialState
 from harbortrainer.rollout.venue import TrialCancelled
-from harbortrainer.venues.hosts.messages import Job
-from harbortrainer.venues.hosts.node import FIRST_POLL_SEC, Node
-from harbortrainer.venues.hosts.remote import POLL_SEC, SLACK_SEC
 from tests.support.fakes import chat_template
 from tests.support.hosts_rig import FACTS, SILENCE, Client, Rig, Venue, in_virtual_time, now, rig_of
 

@@ -17,18 +17,18 @@ from docker.errors import DockerException
 
 from harbortrainer.backend.contract import CLOUD, TINKER_DOCUMENTS
 from harbortrainer.backend.terms import agree
+from harbortrainer.bundled.hosts import facts
+from harbortrainer.bundled.hosts.facts import code, refuse_different
+from harbortrainer.bundled.hosts.messages import Job, MachineFacts, pack_folder, unpack_folder
+from harbortrainer.bundled.hosts.node import Node
+from harbortrainer.bundled.hosts.remote import RemoteHost
 from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.venue import RunParts
-from harbortrainer.venues.harbor import HarborVenue
-from harbortrainer.venues.hosts import facts
-from harbortrainer.venues.hosts.facts import code, refuse_different
-from harbortrainer.venues.hosts.messages import Facts, Job, pack_folder, unpack_folder
-from harbortrainer.venues.hosts.node import Node
-from harbortrainer.venues.hosts.remote import RemoteHost
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.fakes import chat_template
 from tests.support.hosts_rig import FACTS, SILENCE, Rig, Room, Venue, Wire, in_virtual_time, now
 
@@ -59,10 +59,10 @@ def job_at(rig: Rig, venue: Venue) -> Job:
 
 
 def test_other_code_and_a_shared_daemon_are_refused() -> None:
-    same = Facts(("id", "/a"), "20", code())
-    refuse_different("h1", same, [("h0", Facts(("id", "/b"), "20", code()))])
+    same = MachineFacts(("id", "/a"), "20", code())
+    refuse_different("h1", same, [("h0", MachineFacts(("id", "/b"), "20", code()))])
     with pytest.raises(UserError, match=r"host h1: harbortrainer x, here .*; check out the same commit"):
-        refuse_different("h1", Facts(("id", "/a"), "20", code() | {"harbortrainer": "x"}), [])
+        refuse_different("h1", MachineFacts(("id", "/a"), "20", code() | {"harbortrainer": "x"}), [])
     with pytest.raises(UserError, match="host h1: shares the Docker daemon of host h0"):
         refuse_different("h1", same, [("h0", same)])
 
@@ -116,7 +116,7 @@ def test_a_killed_process_is_cleaned_up_after(tmp_path: Path) -> None:
     folder = tmp_path / "host"
     folder.mkdir()
     code = (
-        "import pathlib, sys, time; from harbortrainer.venues.hosts import afterwards; afterwards.LOOK_SEC = 0.05\n"
+        "import pathlib, sys, time; from harbortrainer.bundled.hosts import afterwards; afterwards.LOOK_SEC = 0.05\n"
         "afterwards.clean_afterwards(pathlib.Path(sys.argv[1])); print('ready', flush=True); time.sleep(600)"
     )
     environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none", "PYTHONPATH": str(Path("src").resolve())}

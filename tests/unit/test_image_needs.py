@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import layers, needs
-from harbortrainer.docker.inventory import names_of
+from harbortrainer.docker.images import layers, needs
+from harbortrainer.docker.images.inventory import names_of
 from tests.support.task_folder import BASE, write_task
 
 GB = 1000**3

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from docker.errors import DockerException
 
-from harbortrainer.docker import supply
-from harbortrainer.docker.builds import ImageError, LateError
-from harbortrainer.docker.supply import ImageSupply, builds_at_once
+from harbortrainer.docker.images import supply
+from harbortrainer.docker.images.builds import ImageError, LateError
+from harbortrainer.docker.images.supply import ImageSupply, builds_at_once
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
 

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.support.tau_parts import needs_tau2
 
-WEB = {"litellm", "starlette", "uvicorn", "openai", "anthropic", "harbortrainer.policy.api.service"}
+WEB = {"litellm", "starlette", "uvicorn", "openai", "anthropic", "harbortrainer.model_api.service"}
 PROGRAM = """
 import json, os, pathlib, sys
 seen = {}
@@ -19,10 +19,10 @@ for command in _TABLE.values(): _load(command.kind), command.read and _load(comm
 seen["commands"] = [*sys.modules]
 assert main(["train", "--help"]) == 0
 seen["help"] = [*sys.modules]
-import harbortrainer.rollout.harbor_room, harbortrainer.rollout.agent
+import harbortrainer.venues.harbor.room, harbortrainer.venues.harbor.terminus
 seen["terminus"] = [*sys.modules]
-import harbortrainer.training.session, harbortrainer.rollout.rollouts, harbortrainer.venues.harbor
-import harbortrainer.rollout.trial, harbortrainer.policy.api.exchange, harbortrainer.policy.api.gate
+import harbortrainer.training.session, harbortrainer.rollout.rollouts, harbortrainer.venues.harbor.venue
+import harbortrainer.venues.harbor.trial, harbortrainer.model_api.exchange, harbortrainer.model_api.gate
 seen["agents"] = [*sys.modules]
 from harbortrainer.tasks.sources import find_sources, load_sources
 assert load_sources(find_sources("datasets/quickstart"))
@@ -58,7 +58,7 @@ def test_the_help_of_a_run_needs_neither_litellm_nor_a_web_server(modules: dict[
 
 def test_terminus_needs_neither_litellm_nor_a_web_server(modules: dict[str, set[str]]) -> None:
     assert modules["terminus"].isdisjoint(WEB)
-    assert "harbortrainer.policy.api.exchange" in modules["terminus"]
+    assert "harbortrainer.model_api.exchange" in modules["terminus"]
 
 
 def test_runs_of_agents_in_this_process_import_no_web_server(modules: dict[str, set[str]]) -> None:

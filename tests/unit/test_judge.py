@@ -16,8 +16,8 @@ from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import EvalArgs
 from harbortrainer.learning.batch import assemble, has_signal
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
-from harbortrainer.policy.endpoint import Endpoint, EndpointError, Place, Spoken
-from harbortrainer.policy.judge import Judge, conversation_text, instructions, judgement, read_taxonomy
+from harbortrainer.other_models.chat_client import ApiAddress, ChatClient, EndpointError, Spoken
+from harbortrainer.other_models.judge import Judge, conversation_text, instructions, judgement, read_taxonomy
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from harbortrainer.setting import settings
 from harbortrainer.train import parse
@@ -142,7 +142,7 @@ def judge_of(endpoint: Any, tmp_path: Path) -> Judge:
 async def test_the_judge_reads_the_conversation_and_never_the_grade(tmp_path: Path) -> None:
     answer = 'Well: {"score": 0.5, "categories": ["short", "unknown"]}'
     async with chat_server([says(answer, prompt_tokens=40, completion_tokens=8)]) as server:
-        endpoint = Endpoint(Place("judge", server.url, "j"), patience_sec=5)
+        endpoint = ChatClient(ApiAddress("judge", server.url, "j"), patience_sec=5)
         (trial,) = group([0.123], [{}]).trajectories_G
         shaped = await judge_of(endpoint, tmp_path).shaped(trial)
         await endpoint.aclose()

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from harbortrainer.docker.mentions import names_of, words_of
-from harbortrainer.docker.watch import Program, Seen
+from harbortrainer.docker.integrity.mentions import names_of, words_of
+from harbortrainer.docker.integrity.watch import Seen, WatchProgram
 
 
 def test_words_come_from_tests_from_what_runs_and_from_what_is_no_library(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_words_come_from_tests_from_what_runs_and_from_what_is_no_library(tmp_pa
         "/usr/lib/x.py": b"library",
         "/etc/large": b"large " * 100_000,
     }
-    program = Program(1, "/usr/bin", ("/bin/sh", "judge"))
+    program = WatchProgram(1, "/usr/bin", ("/bin/sh", "judge"))
     words = words_of(tmp_path, Seen(dict.fromkeys(image, 0), programs={7: program}), image.get)
     assert words == {"exists", "opt", "lenient.flag", "-e", "skip", "find", "mercy"}
 

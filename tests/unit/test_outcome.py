@@ -10,7 +10,8 @@ from harbor.models.trial.result import ExceptionInfo, TimingInfo
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import TREATMENTS, Treatment
 from harbortrainer.policy.sampler import SamplingError
-from harbortrainer.rollout.outcome import GRADED, SAMPLING, UNANSWERED, blames_task, classify, read_reward
+from harbortrainer.rollout.quarantine import SAMPLING, UNANSWERED, blames_task
+from harbortrainer.venues.harbor.outcome import GRADED, classify, read_reward
 
 TURN = Turn(0, (1,), (2,), (-0.5,), 0)
 

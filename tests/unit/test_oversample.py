@@ -15,7 +15,7 @@ from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import CONSTANT
-from harbortrainer.learning.pace import OpenGroup, Pace, Place
+from harbortrainer.learning.pace import GroupSlot, OpenGroup, Pace
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn
 from harbortrainer.replay.replay import Journal, rebuild, same_as_recorded
 from harbortrainer.run.config_changes import to_save
@@ -48,7 +48,7 @@ def check(run: Run, k: int) -> list[list[tuple[int, int]]]:
     for step, groups in composed.items():
         rewards: dict[tuple[int, int], set[float]] = {}
         for batch, problem in groups:
-            trials = read_batch(run.directory.trajectories("step", batch), f"{Place(batch, problem)}-*").values()
+            trials = read_batch(run.directory.trajectories("step", batch), f"{GroupSlot(batch, problem)}-*").values()
             assert all(0 <= step - turn.weights_version <= k for trial in trials for turn in trial.turns)
             rewards[batch, problem] = {trial.reward for trial in trials if trial.reward is not None}
         signal = {place for place, seen in rewards.items() if len(seen) > 1}
@@ -106,11 +106,11 @@ async def test_no_group_starts_between_the_composition_of_a_step_and_its_journal
     """Killed there, a run would have more groups on disk than its next process can train on in time."""
     run = made(tmp_path, max_steps_off_policy=2, oversample_max=SPARE, rollouts=DULL)
     ledger = run.trainer.parts.ledger
-    started: list[Place] = []
-    early: list[Place] = []
+    started: list[GroupSlot] = []
+    early: list[GroupSlot] = []
     start, compose = Pace.start, ledger.compose
 
-    def noting(pace: Pace, place: Place, since: int | None = None) -> OpenGroup:
+    def noting(pace: Pace, place: GroupSlot, since: int | None = None) -> OpenGroup:
         started.append(place)
         return start(pace, place, since)
 

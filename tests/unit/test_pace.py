@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from harbortrainer.learning.pace import OpenGroup, Pace, Place
+from harbortrainer.learning.pace import GroupSlot, OpenGroup, Pace
 from tests.support.tiers import first
 
 
@@ -16,7 +16,7 @@ def pace(k: int, size: int = 2, steps: int = 10) -> Pace:
 
 
 def started(rules: Pace, n: int, batch: int = 0) -> list[OpenGroup]:
-    return [rules.start(Place(batch, problem)) for problem in range(n)]
+    return [rules.start(GroupSlot(batch, problem)) for problem in range(n)]
 
 
 def test_without_staleness_only_one_batch_is_open_and_a_step_waits_for_all_of_it() -> None:
@@ -71,7 +71,7 @@ def test_a_short_last_step_leaves_no_room_for_more() -> None:
 def test_groups_of_an_earlier_process_keep_their_age() -> None:
     rules = pace(1)
     rules.advance(3)
-    old, new = rules.start(Place(1, 1), since=2), rules.start(Place(2, 0))
+    old, new = rules.start(GroupSlot(1, 1), since=2), rules.start(GroupSlot(2, 0))
     others = started(rules, 2, batch=3)
     for group in (new, *others):
         group.complete = True
@@ -91,11 +91,11 @@ class Simulation:
     slots: int
     spare: int = 0
     ages: list[int] = field(default_factory=list)
-    trained: list[Place] = field(default_factory=list)
-    batches: list[list[Place]] = field(default_factory=list)
-    constant: dict[Place, bool] = field(default_factory=dict)
-    begun: dict[Place, int] = field(default_factory=dict)  # groups with finished trials at a kill: since
-    finished: set[Place] = field(default_factory=set)  # complete groups at a kill
+    trained: list[GroupSlot] = field(default_factory=list)
+    batches: list[list[GroupSlot]] = field(default_factory=list)
+    constant: dict[GroupSlot, bool] = field(default_factory=dict)
+    begun: dict[GroupSlot, int] = field(default_factory=dict)  # groups with finished trials at a kill: since
+    finished: set[GroupSlot] = field(default_factory=set)  # complete groups at a kill
     step: int = 0
 
     def run(self) -> None:
@@ -112,7 +112,7 @@ class Simulation:
         events: list[tuple[float, int, OpenGroup]] = []
         order = 0
 
-        started: dict[Place, int] = {}
+        started: dict[GroupSlot, int] = {}
 
         def push(group: OpenGroup, now: float) -> None:
             nonlocal order
@@ -125,7 +125,7 @@ class Simulation:
             push(group, 0.0)
         known = {*self.trained, *self.begun}
         batches = itertools.count() if self.spare else range(self.steps)
-        places = (Place(b, p) for b in batches for p in range(self.size) if Place(b, p) not in known)
+        places = (GroupSlot(b, p) for b in batches for p in range(self.size) if GroupSlot(b, p) not in known)
         now, update_ends = 0.0, None
         while self.step < self.steps and now <= lives:
             while len(events) < self.slots and rules.may_start():
@@ -165,7 +165,7 @@ def test_adversarial_timings_and_kills_never_make_a_sample_too_old(seed: int) ->
         run = Simulation(rng, k, size, steps, slots=rng.randrange(1, 3 * size + 2))
         run.run()
         assert max(run.ages) <= k
-        places = [Place(b, p) for b in range(steps) for p in range(size)]
+        places = [GroupSlot(b, p) for b in range(steps) for p in range(size)]
         assert sorted(run.trained) == places, "each group once, none discarded"
         assert k or run.trained == places
 
@@ -193,7 +193,7 @@ def test_a_constant_group_makes_room_for_another_until_the_allowance_is_used() -
     one, two = started(rules, 2)
     rules.finish(one, constant=True)
     assert rules.may_start() and rules.compose() is None
-    three = rules.start(Place(1, 0))
+    three = rules.start(GroupSlot(1, 0))
     rules.finish(two, constant=True)
     assert not rules.may_start(), "the second constant group fills a place"
     rules.finish(three)

@@ -11,14 +11,14 @@ from harbor.models.task.config import TaskConfig
 from harbor.trial.hooks import TrialEvent
 
 from harbortrainer.config import Config
-from harbortrainer.docker.cause import Verdict
+from harbortrainer.docker.checks.host import ServiceHost
 from harbortrainer.docker.daemon import Daemon
-from harbortrainer.docker.host import RemoteHost
-from harbortrainer.docker.solution import SOLUTION_SEC
+from harbortrainer.docker.integrity.cause import Verdict
+from harbortrainer.docker.integrity.solution import SOLUTION_SEC
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.grading import VERIFICATIONS, most_limits
-from harbortrainer.rollout.phases import GRADING_SLACK_SEC, Phases
 from harbortrainer.rollout.start_limit import StartLimit
+from harbortrainer.venues.harbor.grading import VERIFICATIONS, most_limits
+from harbortrainer.venues.harbor.phases import GRADING_SLACK_SEC, Phases
 
 STEPS = 'version = "1.0"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
 SEPARATE = 'version = "1.0"\n[verifier]\nenvironment_mode = "separate"\n'
@@ -56,8 +56,8 @@ class FakeTrial:
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harbortrainer.docker.environment.DockerEngineEnvironment", Environment)
-    monkeypatch.setattr("harbortrainer.docker.artifacts.CollectedEnvironment", Environment)
+    monkeypatch.setattr("harbortrainer.docker.box.environment.DockerEngineEnvironment", Environment)
+    monkeypatch.setattr("harbortrainer.docker.box.artifacts.CollectedEnvironment", Environment)
 
 
 def phases_of(
@@ -65,7 +65,7 @@ def phases_of(
 ) -> tuple[Phases, Any]:
     llm: Any = SimpleNamespace(deadline=None, lost=lost)
     fake: Any = trial
-    return Phases(fake, llm, gates, Daemon(1.0, RemoteHost().ping), limit_sec), llm
+    return Phases(fake, llm, gates, Daemon(1.0, ServiceHost().ping), limit_sec), llm
 
 
 def gates_of(**fields: Any) -> Gates:

@@ -12,13 +12,13 @@ from harbortrainer import plugins
 from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
+from harbortrainer.model_api.service import wires
 from harbortrainer.plugins import bring, known, offer, plugin
-from harbortrainer.policy.api.service import wires
-from harbortrainer.rollout import installed
-from harbortrainer.rollout.agents import PROGRAMS, Program, agent_memory, check_agent, program_of
-from harbortrainer.rollout.brought import brought
-from harbortrainer.rollout.environment import environment_config
 from harbortrainer.tasks.sources import find_sources, load_sources
+from harbortrainer.training.brought import brought
+from harbortrainer.venues.harbor import installed
+from harbortrainer.venues.harbor.environment import environment_config
+from harbortrainer.venues.harbor.program import PROGRAMS, Program, agent_memory, check_agent, program_of
 from tests.support.task_folder import write_task
 
 CODE = """
@@ -26,8 +26,8 @@ from dataclasses import replace
 
 from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.environments.docker.docker import DockerEnvironment
-from harbortrainer.policy.api.wires.chat import WIRE as CHAT
-from harbortrainer.rollout.agents import Program
+from harbortrainer.model_api.wires.chat import WIRE as CHAT
+from harbortrainer.venues.harbor.program import Program
 from harbortrainer.tasks.task import Task
 
 class Venue:

@@ -12,7 +12,7 @@ import pytest
 import tinker
 
 from harbortrainer.backend.connect import Api, Backend
-from harbortrainer.backend.contract import CLOUD, TINKER_DOCUMENTS, Limits
+from harbortrainer.backend.contract import CLOUD, TINKER_DOCUMENTS, CallLimits
 from harbortrainer.backend.policy import PolicyTrainer, SavedState
 from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, ServerLost, UserError, WeightsGone
@@ -108,7 +108,9 @@ def fake() -> FakeTinker:
 
 def backend(fake: FakeTinker) -> Backend:
     service, rest = cast(tinker.ServiceClient, fake), cast(tinker.RestClient, fake)
-    return Backend(service, rest, CLOUD, TINKER_DOCUMENTS, "http://127.0.0.1:9", None, Limits(), api=SmallVocabulary())
+    return Backend(
+        service, rest, CLOUD, TINKER_DOCUMENTS, "http://127.0.0.1:9", None, CallLimits(), api=SmallVocabulary()
+    )
 
 
 def sequence() -> TrainingSequence:

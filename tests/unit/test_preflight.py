@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from harbor.environments.docker.docker import DockerEnvironment
 
-from harbortrainer.docker import preflight
-from harbortrainer.docker.preflight import (
+from harbortrainer.docker.checks import preflight
+from harbortrainer.docker.checks.preflight import (
     Findings,
     TaskNeeds,
     check_cpus,

@@ -10,7 +10,7 @@ import docker
 import pytest
 from harbor.environments.docker.docker import DockerEnvironment
 
-from harbortrainer.docker import archive, shell
+from harbortrainer.docker.box import archive, shell
 
 CREATED = b'HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: 10\r\n\r\n{"Id":"x"}'
 NOTHING = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n"
@@ -43,7 +43,7 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_docker_py_gives_what_came_with_the_head_of_a_stream(daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`stream._response.raw._fp.fp.peek()` in src/harbortrainer/docker/shell.py."""
+    """`stream._response.raw._fp.fp.peek()` in src/harbortrainer/docker/box/shell.py."""
     client = docker.APIClient(f"unix://{daemon}", version="1.44", timeout=600)
     monkeypatch.setattr(shell, "engine", lambda *_: client)
     monkeypatch.setattr(archive, "engine", lambda: client)
@@ -59,7 +59,7 @@ def test_docker_py_gives_what_came_with_the_head_of_a_stream(daemon: Path, monke
 def test_harbor_says_whether_the_kernel_can_isolate(
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`DockerEnvironment._egress_control_kernel_support()` in src/harbortrainer/docker/preflight.py."""
+    """`DockerEnvironment._egress_control_kernel_support()` in src/harbortrainer/docker/checks/preflight.py."""
     program = tmp_path / "docker"
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit {status}\n')
     program.chmod(0o755)

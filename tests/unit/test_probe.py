@@ -20,13 +20,13 @@ from harbortrainer.probe.noise import nearer, scatter
 from harbortrainer.probe.optimizer import shrunk
 from harbortrainer.probe.parity import bootstrap
 from harbortrainer.probe.probe import ServerIdentity
-from harbortrainer.probe.report import MEASUREMENT, Facts, ProbeFindings, Row, ServerReport, load, show, store
+from harbortrainer.probe.report import MEASUREMENT, ProbeFindings, Row, ServerFacts, ServerReport, load, show, store
 from tests.support.virtual_time import in_virtual_time
 
 
 @pytest.fixture
 def report() -> ServerReport:
-    facts = Facts(losses={"ppo": ("clip_low_threshold",)}, adam={"eps": None, "beta1": True}, reduction="sum")
+    facts = ServerFacts(losses={"ppo": ("clip_low_threshold",)}, adam={"eps": None, "beta1": True}, reduction="sum")
     rows = (Row("losses", "ppo", "accepted", "same"), Row("server", "name", "2 ms", "info", "a note"))
     return ServerReport("http://a:1", "m", "f1", "2026-11-21T09:00:00+00:00", facts, rows)
 

@@ -13,14 +13,14 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.report.run import read_run
 from harbortrainer.report.write import write_report
-from harbortrainer.rollout.depends import MOST as MOST_OF_TRIAL
-from harbortrainer.rollout.depends import Depends, read, write
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.provenance import MOST, NEWEST, RARE, Provenance
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from harbortrainer.train import parse
 from harbortrainer.training.session import run_training
-from harbortrainer.venues.harbor import HarborVenue
+from harbortrainer.venues.harbor.depends import MOST as MOST_OF_TRIAL
+from harbortrainer.venues.harbor.depends import Depends, read, write
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support import recorded_run
 from tests.support.made_run import MadeRun
 from tests.support.report_walk import Walk

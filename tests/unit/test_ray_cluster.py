@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.bundled.hosts import ray_cluster
+from harbortrainer.bundled.hosts.facts import code
+from harbortrainer.bundled.hosts.messages import Job, MachineFacts, Report
+from harbortrainer.bundled.hosts.ray_cluster import LOOK_SEC, RayCluster, _nodes, _start_actor
+from harbortrainer.bundled.hosts.remote import HostLost
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.policy.sampler import PolicySampler
@@ -16,12 +21,7 @@ from harbortrainer.rollout.fleet import Fleet
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.venue import RunParts
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.harbor import HarborVenue
-from harbortrainer.venues.hosts import ray_cluster
-from harbortrainer.venues.hosts.facts import code
-from harbortrainer.venues.hosts.messages import Facts, Job, Report
-from harbortrainer.venues.hosts.ray_cluster import LOOK_SEC, RayCluster, _nodes, _start_actor
-from harbortrainer.venues.hosts.remote import HostLost
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.fakes import chat_template
 from tests.support.hosts_rig import in_virtual_time, now
 
@@ -52,10 +52,10 @@ class Machine:
     def kill(self) -> None:
         """It is a test's."""
 
-    async def start(self) -> Facts:
+    async def start(self) -> MachineFacts:
         self.starts += 1
         await asyncio.sleep(self.start_sec)
-        return Facts((self.daemon, "/data"), "20", code())
+        return MachineFacts((self.daemon, "/data"), "20", code())
 
     async def poll(self, sent: float) -> Report:
         return Report()

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from harbortrainer.docker.layer import Change, Kind
-from harbortrainer.docker.records import records_of
+from harbortrainer.docker.integrity.layer import ChangeKind, FileChange
+from harbortrainer.docker.integrity.records import records_of
 
 SITE = "/usr/lib/python3"
 CODE = b"x = 1\n"
@@ -20,13 +20,13 @@ FILES = {
 
 
 def listed(files: dict[str, bytes], *opened: str) -> set[str]:
-    changes = [Change(path, Kind.ADDED) for path in files]
+    changes = [FileChange(path, ChangeKind.ADDED) for path in files]
     return set(records_of(changes, files.get, opened).listed)
 
 
 def test_a_wheels_record_lists_what_it_added() -> None:
     assert listed(FILES) == {f"{SITE}/p/x.py", f"{SITE}/p-1.dist-info/METADATA", "/usr/bin/p"}
-    about = records_of([Change(path, Kind.ADDED) for path in FILES], FILES.get, ()).about
+    about = records_of([FileChange(path, ChangeKind.ADDED) for path in FILES], FILES.get, ()).about
     assert about == {f"{SITE}/p-1.dist-info/METADATA"}
 
 
@@ -42,7 +42,7 @@ def test_plugins_of_other_packages_are_no_part_of_a_package(plugins: str, kept: 
     path = f"{SITE}/p-1.dist-info/entry_points.txt"
     files = {f"{SITE}/p-1.dist-info/RECORD": f"{RECORD}p-1.dist-info/entry_points.txt,,\n".encode()}
     files = FILES | files | {path: plugins.encode()}
-    known = records_of([Change(one, Kind.ADDED) for one in files], files.get, ())
+    known = records_of([FileChange(one, ChangeKind.ADDED) for one in files], files.get, ())
     assert (path in known.listed, path in known.about) == (kept, kept)
 
 
@@ -54,7 +54,7 @@ def test_an_opened_file_is_listed_only_with_its_sum(content: bytes, kept: bool) 
 
 
 def test_what_the_image_had_is_no_packages() -> None:
-    changes = [Change(path, Kind.ADDED if path != f"{SITE}/p/x.py" else Kind.CHANGED) for path in FILES]
+    changes = [FileChange(path, ChangeKind.ADDED if path != f"{SITE}/p/x.py" else ChangeKind.CHANGED) for path in FILES]
     assert f"{SITE}/p/x.py" not in records_of(changes, FILES.get, ()).listed
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import relay, relay_program
-from harbortrainer.docker.first_shell import frames
-from harbortrainer.docker.listener import NoPython, ShutOut
-from harbortrainer.docker.relay import Relay
+from harbortrainer.docker.box import relay, relay_program
+from harbortrainer.docker.box.first_shell import frames
+from harbortrainer.docker.box.listener import NoPython, ShutOut
+from harbortrainer.docker.box.relay import Relay
 from harbortrainer.errors import EnvironmentFault
 
 PROGRAM = Path(relay.__file__).with_name("relay_program.py")

@@ -12,12 +12,12 @@ from harbor.llms.chat import Chat
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.policy.api.exchange import MATCHED, Exchange
-from harbortrainer.policy.api.prompts import Prompts
+from harbortrainer.model_api.exchange import MATCHED, Exchange
+from harbortrainer.model_api.prompts import Prompts
+from harbortrainer.other_models.policy_file import policy_of, read_policy
+from harbortrainer.other_models.remote_policy import RemotePolicy, Spent, sendable, until_spent
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation, result, user
-from harbortrainer.policy.remote import RemotePolicy, Spent, sendable, until_spent
-from harbortrainer.policy.remote_file import policy_of, read_policy
 from harbortrainer.policy.sampler import PolicySampler, SamplingError
 from harbortrainer.policy.tinker_llm import TinkerLLM
 from harbortrainer.stopping import run_until
@@ -48,8 +48,8 @@ def llm_of(policy: RemotePolicy, **options: Any) -> tuple[TinkerLLM, PolicySampl
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harbortrainer.policy.remote.FIRST_PAUSE_SEC", 0.01)
-    monkeypatch.setattr("harbortrainer.policy.remote.LONGEST_PAUSE_SEC", 0.02)
+    monkeypatch.setattr("harbortrainer.other_models.remote_policy.FIRST_PAUSE_SEC", 0.01)
+    monkeypatch.setattr("harbortrainer.other_models.remote_policy.LONGEST_PAUSE_SEC", 0.02)
 
 
 async def test_the_endpoint_gets_messages_and_the_trial_keeps_ids_of_the_template(

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from harbortrainer.docker import cleaning
-from harbortrainer.docker.removals import AT_ONCE, Removals, most_ended, removals
+from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping.removals import AT_ONCE, Removals, most_ended, removals
 
 
 class Ended:

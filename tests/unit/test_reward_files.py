@@ -8,9 +8,9 @@ import pytest
 from harbor.models.trial.paths import TrialPaths
 from harbor.verifier.verifier import VerifierOutputParseError
 
-from harbortrainer.docker.archive import REWARD
-from harbortrainer.rollout.outcome import outputs
-from harbortrainer.rollout.reward_files import SafeVerifier
+from harbortrainer.docker.box.archive import REWARD
+from harbortrainer.venues.harbor.install import outputs
+from harbortrainer.venues.harbor.reward_files import SafeVerifier
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harbortrainer.bundled.tau.trial import EMPTY
 from harbortrainer.learning.trajectory import Role, Turn
-from harbortrainer.policy.api.prompts import Prompts
+from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import result, user
 from harbortrainer.policy.roles import Prompt, Written
 from harbortrainer.rollout.shown import HALF
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
-from harbortrainer.venues.tau.trial import EMPTY
 from tests.support.fakes import CHATML, LLAMA3, QWEN3, chat_template
 from tests.support.families import FAMILIES, LLAMA_PLAIN, chat_of
 from tests.support.scripted_agent import DONE, Rig, answer

@@ -11,18 +11,18 @@ import pytest
 
 from harbortrainer.config import Config
 from harbortrainer.docker import daemon
-from harbortrainer.docker.host import RemoteHost
+from harbortrainer.docker.checks.host import ServiceHost
 from harbortrainer.errors import BackendError, EnvironmentFault
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import first_agents
-from harbortrainer.rollout.harbor_room import HarborRoom
-from harbortrainer.rollout.outcome import SAMPLING
+from harbortrainer.rollout.quarantine import SAMPLING
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.rollout.trial import new_trial
 from harbortrainer.rollout.venue import RunParts, TrialRequest
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.harbor import HarborVenue
+from harbortrainer.venues.harbor.room import HarborRoom
+from harbortrainer.venues.harbor.trial import new_trial
+from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.fakes import chat_template
 
 TASKS = [Task(name, Path("/tasks") / name, "") for name in ("a", "b", "c")]
@@ -73,7 +73,7 @@ class FakeVenue(HarborVenue):
 
 class FakeRoom(HarborRoom):
     def __init__(self, run: RunParts, trial: Any) -> None:
-        super().__init__(run, RemoteHost(), new_trial)
+        super().__init__(run, ServiceHost(), new_trial)
         self.local.run = trial
 
 

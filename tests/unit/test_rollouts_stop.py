@@ -10,8 +10,8 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.attempts import trial_seed
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.rollout.trial import TrialRequest
 from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, run_until
+from harbortrainer.venues.harbor.trial import TrialRequest
 from tests.support.fakes import chat_template
 from tests.unit.test_rollouts import Rig, graded, lost
 

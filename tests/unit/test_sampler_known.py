@@ -12,7 +12,7 @@ import pytest
 from harbortrainer.backend.contract import SELF_HOSTED, sampler_name
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import probe
-from harbortrainer.probe.report import Facts, ServerReport
+from harbortrainer.probe.report import ServerFacts, ServerReport
 from harbortrainer.training.plan import sampler_change
 
 CLIENT = httpx.AsyncClient
@@ -50,7 +50,7 @@ async def test_a_server_that_is_started_again_while_it_is_measured_leaves_no_rep
 
     async def measured(session: Any, model: str, short: bool) -> ServerReport:
         answers(monkeypatch, {"name": "harbortrainer", "instance": restarted})
-        return ServerReport("http://a:1", model, "f", "2026-11-24T09:00:00+00:00", Facts(reduction="unknown"), ())
+        return ServerReport("http://a:1", model, "f", "2026-11-24T09:00:00+00:00", ServerFacts(reduction="unknown"), ())
 
     monkeypatch.setattr(probe, "load", lambda *_: None)
     monkeypatch.setattr(probe, "store", stored.append)
@@ -65,7 +65,7 @@ async def test_a_server_that_is_started_again_while_it_is_measured_leaves_no_rep
 
 async def test_the_contract_names_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, {"name": "harbortrainer", "sampler": VLLM})
-    report = ServerReport("http://a:1", "m", "f", "2026-11-22T09:00:00+00:00", Facts(reduction="sum"), ())
+    report = ServerReport("http://a:1", "m", "f", "2026-11-22T09:00:00+00:00", ServerFacts(reduction="sum"), ())
     monkeypatch.setattr(probe, "load", lambda *_: report)
     session: Any = SimpleNamespace(url="http://a:1", key="")
     assert (await probe.contract_of(session, SELF_HOSTED, "m", print)).sampler == "vllm 0.32.0"

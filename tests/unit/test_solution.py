@@ -12,7 +12,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import COMMANDS_A_TURN, Solutions, is_shell, statements, typed_answers
 from harbortrainer.policy.tinker_llm import TinkerLLM
-from harbortrainer.rollout.agent import AnswerParser
+from harbortrainer.venues.harbor.terminus import AnswerParser
 from tests.support.fakes import CHATML, LLAMA3, QWEN3, byte_tokenizer, chat_template
 
 WHOLE = {  # each is one statement

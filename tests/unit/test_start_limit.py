@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harbortrainer.docker.removals import Removals, most_ended
+from harbortrainer.docker.keeping.removals import Removals, most_ended
 from harbortrainer.rollout import start_limit
 from harbortrainer.rollout.start_limit import FIRST, StartLimit, most_starts
 from tests.support.virtual_time import SimulatedDaemon, VirtualLoop

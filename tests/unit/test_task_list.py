@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.cli.main import main
-from harbortrainer.docker.inventory import missing_images
+from harbortrainer.docker.images.inventory import missing_images
 from harbortrainer.qualify import commands
 from harbortrainer.qualify.check import Cache, _keeping
-from harbortrainer.qualify.findings import Finding, Level, TaskReport
+from harbortrainer.qualify.findings import Finding, Severity, TaskReport
 from tests.support.task_folder import write_task
 
 LONG = "a-task-whose-name-is-far-longer-than-a-column-of-a-table-on-a-terminal-of-eighty-columns-would-hold"
@@ -93,7 +93,9 @@ def test_a_check_says_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture
     keep = _keeping(Cache(tmp_path, {}), 2)
     keep(TaskReport("one", "/one", "d1", oracle=[1.0]))
     keep(
-        TaskReport("two", "/two", "d2", [Finding("flaky", Level.ERROR, "x"), Finding("needs network", Level.NOTE, "y")])
+        TaskReport(
+            "two", "/two", "d2", [Finding("flaky", Severity.ERROR, "x"), Finding("needs network", Severity.NOTE, "y")]
+        )
     )
     assert capsys.readouterr().err.splitlines() == ["1/2 one: good", "2/2 two: bad; flaky"]
     assert len(list(tmp_path.glob("*.json"))) == 2

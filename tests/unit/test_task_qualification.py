@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.cli.arguments import read_arguments
-from harbortrainer.docker.allowed import allow
+from harbortrainer.docker.integrity.allowed import allow
 from harbortrainer.durable.listed import Listed, digest
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.qualify import check, findings
@@ -27,7 +27,7 @@ from harbortrainer.qualify.attacks import (
     together,
 )
 from harbortrainer.qualify.check import Cache
-from harbortrainer.qualify.findings import HOLLOW, Finding, Level, TaskReport, reward_of
+from harbortrainer.qualify.findings import HOLLOW, Finding, Severity, TaskReport, reward_of
 from harbortrainer.qualify.qualify import _attack, existing, readable, searching
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.tasks.folders import (
@@ -39,7 +39,7 @@ from harbortrainer.tasks.folders import (
 from tests.support.task_folder import write_task
 
 
-def kinds(found: list[Finding]) -> list[tuple[str, Level]]:
+def kinds(found: list[Finding]) -> list[tuple[str, Severity]]:
     return [(one.kind, one.level) for one in found]
 
 
@@ -55,17 +55,17 @@ PASS, FAIL, HANG = (
     [
         ([PASS, PASS], []),
         ([QualificationTrial(1.0, repeats=("1", "1.0", '{"reward": 1, "style": 0}'))], []),
-        ([FAIL], [("oracle fails", Level.ERROR)]),
-        ([QualificationTrial(0.5), QualificationTrial(0.5)], [("oracle fails", Level.ERROR)]),
-        ([PASS, FAIL, PASS], [("flaky", Level.ERROR)]),
-        ([PASS, HANG], [("hanging verifier", Level.ERROR)]),
-        ([QualificationTrial(None, "RewardFileNotFoundError: no")], [("oracle fails", Level.ERROR)]),
-        ([QualificationTrial(1.0, repeats=("1", "0", "1"))], [("flaky", Level.ERROR)]),
-        ([QualificationTrial(1.0, repeats=("1", "", "1"))], [("flaky", Level.ERROR)]),
-        ([QualificationTrial(1.0, repeats=("0", "0", ""))], [("verifier not repeatable", Level.WARNING)]),
+        ([FAIL], [("oracle fails", Severity.ERROR)]),
+        ([QualificationTrial(0.5), QualificationTrial(0.5)], [("oracle fails", Severity.ERROR)]),
+        ([PASS, FAIL, PASS], [("flaky", Severity.ERROR)]),
+        ([PASS, HANG], [("hanging verifier", Severity.ERROR)]),
+        ([QualificationTrial(None, "RewardFileNotFoundError: no")], [("oracle fails", Severity.ERROR)]),
+        ([QualificationTrial(1.0, repeats=("1", "0", "1"))], [("flaky", Severity.ERROR)]),
+        ([QualificationTrial(1.0, repeats=("1", "", "1"))], [("flaky", Severity.ERROR)]),
+        ([QualificationTrial(1.0, repeats=("0", "0", ""))], [("verifier not repeatable", Severity.WARNING)]),
     ],
 )
-def test_oracle(tried: list[QualificationTrial], found: list[tuple[str, Level]]) -> None:
+def test_oracle(tried: list[QualificationTrial], found: list[tuple[str, Severity]]) -> None:
     assert kinds(findings.judge_oracle(tried)) == found
 
 
@@ -73,37 +73,40 @@ def test_oracle(tried: list[QualificationTrial], found: list[tuple[str, Level]])
     ("tried", "found"),
     [
         (FAIL, []),
-        (PASS, [("no-op passes", Level.ERROR)]),
-        (QualificationTrial(0.25), [("no-op earns something", Level.WARNING)]),
-        (QualificationTrial(0.0, repeats=("0", "0", "1")), [("flaky", Level.ERROR)]),
+        (PASS, [("no-op passes", Severity.ERROR)]),
+        (QualificationTrial(0.25), [("no-op earns something", Severity.WARNING)]),
+        (QualificationTrial(0.0, repeats=("0", "0", "1")), [("flaky", Severity.ERROR)]),
         (QualificationTrial(0.0, repeats=("0", "", "0")), []),
-        (HANG, [("hanging verifier", Level.ERROR)]),
-        (QualificationTrial(None, "RewardFileNotFoundError"), [("no-op is not graded", Level.ERROR)]),
+        (HANG, [("hanging verifier", Severity.ERROR)]),
+        (QualificationTrial(None, "RewardFileNotFoundError"), [("no-op is not graded", Severity.ERROR)]),
     ],
 )
-def test_doing_nothing(tried: QualificationTrial, found: list[tuple[str, Level]]) -> None:
+def test_doing_nothing(tried: QualificationTrial, found: list[tuple[str, Severity]]) -> None:
     assert kinds(findings.judge_no_op(tried)) == found
 
 
 def test_an_attack_counts_when_it_earns_more_than_doing_nothing() -> None:
     rewards = {"a": 1.0, "b": 0.2, "c": None, "d": 0.0}
-    assert kinds(findings.judge_attacks(rewards, 0.2)) == [("hack: a", Level.ERROR)]
-    assert kinds(findings.judge_attacks(rewards, 0.0, {"b"})) == [("hack: a", Level.ERROR), ("hack: b", Level.WARNING)]
+    assert kinds(findings.judge_attacks(rewards, 0.2)) == [("hack: a", Severity.ERROR)]
+    assert kinds(findings.judge_attacks(rewards, 0.0, {"b"})) == [
+        ("hack: a", Severity.ERROR),
+        ("hack: b", Severity.WARNING),
+    ]
 
 
 def test_attacks_on_the_work_name_its_files_and_are_told_once() -> None:
     files = {"/app/a": False, "/app/b": True, "/app/c": False, "/app/d": False}
     (found,) = findings.judge_attacks({HOLLOW: 1.0}, 0.0, BY_WORK, files)
-    assert (found.kind, found.level) == ("hack: hollow work", Level.WARNING)
+    assert (found.kind, found.level) == ("hack: hollow work", Severity.WARNING)
     assert found.detail == "earned 1 without the work (doing nothing: 0): /app/a, /app/b, /app/c …"
     both = findings.judge_attacks({"imported work": 1.0, HOLLOW: 1.0}, 0.0, BY_WORK, files)
-    assert kinds(both) == [("hack: imported work", Level.WARNING)]
+    assert kinds(both) == [("hack: imported work", Severity.WARNING)]
 
 
 def test_work_that_only_the_solution_tells_is_named_with_the_command_that_allows_it() -> None:
     unasked = ("/usr/bin/greet", "/a b", "process server", "/c")
     (found,) = findings.judge_stranger(Path("/tasks/t"), unasked)
-    assert (found.kind, found.level) == ("honest work may be unasked", Level.WARNING)
+    assert (found.kind, found.level) == ("honest work may be unasked", Severity.WARNING)
     assert found.detail.startswith("verification needs /usr/bin/greet, /a b, process server (and 1 more), which the ")
     command = "python -m src.tasks allow /tasks/t /usr/bin/greet '/a b' process:server (and 1 more)"
     assert found.detail.endswith(command)
@@ -201,7 +204,7 @@ def test_work_is_what_the_tests_run_or_import(tmp_path: Path) -> None:
 
 def test_network_is_needed_where_only_the_trial_without_it_failed() -> None:
     assert findings.judge_network(PASS, None) == []
-    assert kinds(findings.judge_network(FAIL, PASS)) == [("needs network", Level.NOTE)]
+    assert kinds(findings.judge_network(FAIL, PASS)) == [("needs network", Severity.NOTE)]
     assert findings.judge_network(FAIL, FAIL) == []
 
 
@@ -229,7 +232,7 @@ def test_attacks_read_the_tests_of_the_task(tmp_path: Path) -> None:
 
 
 def test_a_cached_report_is_the_report_and_other_settings_are_asked_anew(tmp_path: Path) -> None:
-    report = TaskReport("t", "/tasks/t", "d1", [Finding("flaky", Level.ERROR, "x")], [1.0, None], 9, 0.0)
+    report = TaskReport("t", "/tasks/t", "d1", [Finding("flaky", Severity.ERROR, "x")], [1.0, None], 9, 0.0)
     Cache(tmp_path, {"n": 1}).put(report)
     found = Cache(tmp_path, {"n": 1}).get(Path("/elsewhere/u"), "d1")
     assert found is not None and found.cached and found.bad and (found.name, found.path) == ("u", "/elsewhere/u")

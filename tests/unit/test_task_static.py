@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.cli.main import main
-from harbortrainer.qualify.findings import Level
+from harbortrainer.qualify.findings import Severity
 from harbortrainer.qualify.static import judge_dead, static_findings
 from tests.support.task_folder import BASE, write_task
 
@@ -23,14 +23,14 @@ from tests.support.task_folder import BASE, write_task
 )
 def test_files_that_a_dockerfile_lacks(lines: str, lacking: str, tmp_path: Path) -> None:
     task = write_task(tmp_path / "one", dockerfile=BASE + lines, files={"environment/here.txt": "x"})
-    assert [(one.kind, one.level) for one in static_findings(task)] == [("build", Level.ERROR)] * bool(lacking)
+    assert [(one.kind, one.level) for one in static_findings(task)] == [("build", Severity.ERROR)] * bool(lacking)
     assert all(f"copies {lacking}," in one.detail for one in static_findings(task))
 
 
 def test_tests_that_python_cannot_read_make_no_task_bad(tmp_path: Path) -> None:
     task = write_task(tmp_path / "one", files={"tests/test_it.py": "def f(:\n", "tests/test_ok.py": "x = 1\n"})
     (found,) = static_findings(task)
-    assert found.level is Level.WARNING and found.detail == "tests/test_it.py: invalid syntax in line 1"
+    assert found.level is Severity.WARNING and found.detail == "tests/test_it.py: invalid syntax in line 1"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_tests_that_python_cannot_read_make_no_task_bad(tmp_path: Path) -> None:
     ],
 )
 def test_a_verifier_in_which_no_test_ran_may_be_dead(output: str, dead: bool) -> None:
-    assert [one.level for one in judge_dead(output)] == [Level.WARNING] * dead
+    assert [one.level for one in judge_dead(output)] == [Severity.WARNING] * dead
 
 
 def test_what_is_not_in_the_sample_is_read(

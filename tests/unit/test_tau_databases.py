@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from harbortrainer.venues.tau.databases import State, changes, fresh
+from harbortrainer.bundled.tau.databases import State, changes, fresh
 
 
 class Shop(BaseModel):

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.bundled.tau.desk.environment import TOOLS
+from harbortrainer.bundled.tau.desk.tasks import Case, cases, data
+from harbortrainer.bundled.tau.domain import World, domain
+from harbortrainer.bundled.tau.exchange import Dialogue
+from harbortrainer.bundled.tau.grade import grade
+from harbortrainer.bundled.tau.user import STOP, ModelUser, ScriptedUser
+from harbortrainer.bundled.tau.venue import VENUE
 from harbortrainer.config import Config
-from harbortrainer.policy import users
+from harbortrainer.other_models import users
 from harbortrainer.policy.tools import ToolCall as Call
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
-from harbortrainer.venues.tau.desk.environment import TOOLS
-from harbortrainer.venues.tau.desk.tasks import Case, cases, data
-from harbortrainer.venues.tau.domain import World, domain
-from harbortrainer.venues.tau.exchange import Exchange
-from harbortrainer.venues.tau.grade import grade
-from harbortrainer.venues.tau.user import STOP, ModelUser, ScriptedUser
-from harbortrainer.venues.tau.venue import VENUE
 from tests.conftest import ROOT
 from tests.support.families import QWEN_TOOLS, chat_of
 
@@ -63,7 +63,7 @@ def right(one: Case) -> tuple[list[Call], str]:
 async def earned(key: str, calls: list[Call], text: str) -> float:
     """The reward of a conversation with the desk's own user: orders found, these calls, this text."""
     desk = domain("desk")
-    exchange = Exchange(desk, desk.task(key))
+    exchange = Dialogue(desk, desk.task(key))
     user = ScriptedUser(desk, exchange.task, 0)
     exchange.user((await user.reply(exchange.heard())).text)
     assert not exchange.agent("", [Call("find_orders", {"name": case(key).name})])[0].error
@@ -160,7 +160,7 @@ async def test_a_model_that_plays_the_user_is_told_the_scenario_and_when_to_stop
             return users.Said("hello")
 
     desk = domain("desk")
-    exchange = Exchange(desk, desk.task("cancel-1"))
+    exchange = Dialogue(desk, desk.task("cancel-1"))
     assert (await ModelUser(Player(), desk, exchange.task).reply(exchange.heard())).text == "hello"
     system, greeting = heard[0]
     assert STOP in system["content"] and f"My name is {case('cancel-1').name}." in system["content"]

@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.bundled.tau import package
+from harbortrainer.bundled.tau.calculator import refusal
+from harbortrainer.bundled.tau.domain import World, domain
+from harbortrainer.bundled.tau.exchange import MOST_ERRORS, MOST_STEPS, Dialogue, End
+from harbortrainer.bundled.tau.grade import grade
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
 from harbortrainer.policy.tools import ToolCall as Call
@@ -16,11 +21,6 @@ from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.split import split_tasks, users_note
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
-from harbortrainer.venues.tau import package
-from harbortrainer.venues.tau.calculator import refusal
-from harbortrainer.venues.tau.domain import World, domain
-from harbortrainer.venues.tau.exchange import MOST_ERRORS, MOST_STEPS, End, Exchange
-from harbortrainer.venues.tau.grade import grade
 from tests.support.tau_parts import needs_tau2
 
 pytestmark = needs_tau2
@@ -34,7 +34,7 @@ def loaded(source: str) -> list[Task]:
 
 def replayed(name: str, key: str, *, change: Callable[[list[Any]], list[Any]] = lambda calls: calls) -> float:
     """The grade of a conversation that makes the task's own calls, changed."""
-    exchange = Exchange(domain(name), domain(name).task(key))
+    exchange = Dialogue(domain(name), domain(name).task(key))
     criteria = exchange.task.evaluation_criteria
     for one in change(list(criteria.actions or [])):
         (exchange.user if one.requestor == "user" else exchange.agent)("", [Call(one.name, one.arguments)])
@@ -63,7 +63,7 @@ def test_a_task_that_was_left_half_done_earns_nothing() -> None:
 
 def test_two_conversations_do_not_see_each_other() -> None:
     place = domain("retail")
-    one, other = (Exchange(place, place.task("0")) for _ in range(2))
+    one, other = (Dialogue(place, place.task("0")) for _ in range(2))
     order = next(number for number, order in place.base.tools.db.orders.items() if order.status == "pending")
     cancel = Call("cancel_pending_order", {"order_id": order, "reason": "no longer needed"})
     assert not one.agent("", [cancel])[0].error
@@ -155,13 +155,13 @@ def test_the_guard_computes_numbers_alone(expression: str) -> None:
 
 def test_limits_of_a_conversation_go_before_its_users_end() -> None:
     place = domain("retail")
-    exchange = Exchange(place, place.task("0"))
+    exchange = Dialogue(place, place.task("0"))
     for _ in range(MOST_ERRORS - 1):
         exchange.agent("", [Call("no_such_tool", {})])
     assert exchange.end is None and exchange.steps == 2 * (MOST_ERRORS - 1)
     exchange.unreadable("<tool_call>{", "Error: no JSON")
     assert exchange.end is End.ERRORS
-    long = Exchange(place, place.task("0"))
+    long = Dialogue(place, place.task("0"))
     for _ in range((MOST_STEPS - 2) // 2):
         long.agent("x")
         long.user("y")
@@ -173,7 +173,7 @@ def test_limits_of_a_conversation_go_before_its_users_end() -> None:
 
 def test_an_unmet_assertion_that_raises_counts_as_not_met() -> None:
     place = domain("mock")
-    exchange = Exchange(place, place.task("create_task_1_with_env_assertions"))
+    exchange = Dialogue(place, place.task("create_task_1_with_env_assertions"))
     exchange.user("###STOP###")
     assert exchange.parts() == {"DB": 0.0, "ENV_ASSERTION": 0.0}
 

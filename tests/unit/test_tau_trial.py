@@ -11,14 +11,19 @@ import httpx
 import pytest
 import tinker
 
+from harbortrainer.bundled.tau.domain import GREETING
+from harbortrainer.bundled.tau.room import TauRoom
+from harbortrainer.bundled.tau.trial import EMPTY, run_conversation
+from harbortrainer.bundled.tau.user import ModelUser, NewUser, ScriptedUser, TauUser
+from harbortrainer.bundled.tau.venue import SCRIPTED, VENUE, TauVenue
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.policy import users
+from harbortrainer.other_models import users
 from harbortrainer.policy.special_strings import control_strings
 from harbortrainer.policy.tools import ToolCall
 from harbortrainer.report.panel import talk
-from harbortrainer.rollout.outcome import SAMPLING, UNANSWERED, blames_task
+from harbortrainer.rollout.quarantine import SAMPLING, UNANSWERED, blames_task
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import TrialCancelled
 from harbortrainer.run.conversations import Transcriber
@@ -27,11 +32,6 @@ from harbortrainer.run.metrics import batch_metrics
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.tau.domain import GREETING
-from harbortrainer.venues.tau.room import TauRoom
-from harbortrainer.venues.tau.trial import EMPTY, run_conversation
-from harbortrainer.venues.tau.user import ModelUser, NewUser, ScriptedUser, User
-from harbortrainer.venues.tau.venue import SCRIPTED, VENUE, TauVenue
 from tests.support.families import LLAMA, QWEN_TOOLS, chat_of
 from tests.support.tau_parts import config, gold_groups, gold_texts, needs_tau2, parts, request, stored
 from tests.support.tools import written
@@ -62,7 +62,7 @@ async def talked(
     return await run_conversation(request(task or mock(), folder), made, new_user)
 
 
-class Says(User):
+class Says(TauUser):
     """A user that says these texts, the last one for ever."""
 
     def __init__(self, *replies: str | users.Said | Exception) -> None:
@@ -203,7 +203,7 @@ async def test_faults_of_sampling_are_no_reward(tmp_path: Path) -> None:
     assert late.reward is None and late.detail == UNANSWERED and not blames_task(late)
 
 
-class Silent(User):
+class Silent(TauUser):
     async def reply(self, heard: Sequence[Mapping[str, Any]]) -> users.Said:
         await asyncio.Event().wait()
         raise AssertionError
@@ -220,7 +220,7 @@ async def test_an_error_of_the_grade_is_no_reward(tmp_path: Path, monkeypatch: p
     def fails(_: Any) -> dict[str, float]:
         raise ValueError("no such field")
 
-    monkeypatch.setattr("harbortrainer.venues.tau.exchange.Exchange.parts", fails)
+    monkeypatch.setattr("harbortrainer.bundled.tau.exchange.Dialogue.parts", fails)
     trajectory = await talked(["Done."], tmp_path)
     assert (trajectory.reward, trajectory.outcome) == (None, Outcome.VERIFIER_ERROR)
 
@@ -313,7 +313,7 @@ def test_what_cannot_run_is_refused_before_anything_is_spent() -> None:
 
 def test_a_scripted_user_is_deterministic_and_ends(tmp_path: Path) -> None:
     async def texts() -> list[str]:
-        from harbortrainer.venues.tau.domain import domain
+        from harbortrainer.bundled.tau.domain import domain
 
         user = ScriptedUser(domain("retail"), domain("retail").task("0"), 1)
         asked = [GREETING, "May I have your email?", "Shall I cancel it (yes/no)?", "All done."]
@@ -356,7 +356,7 @@ async def test_conversations_that_begin_together_begin_in_different_rounds_of_th
             rounds += 1
             await asyncio.sleep(0)
 
-    def user(*arguments: Any) -> User:
+    def user(*arguments: Any) -> TauUser:
         begun.append(rounds)
         return ScriptedUser(*arguments)
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.bundled.tau.domain import domain
+from harbortrainer.bundled.tau.trial import MOST_CALLS_IN_A_ROW
+from harbortrainer.bundled.tau.venue import VENUE
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.policy.users import MOST_TRIES
-from harbortrainer.rollout.outcome import blames_task
-from harbortrainer.venues.tau.domain import domain
-from harbortrainer.venues.tau.trial import MOST_CALLS_IN_A_ROW
-from harbortrainer.venues.tau.venue import VENUE
+from harbortrainer.other_models.users import MOST_TRIES
+from harbortrainer.rollout.quarantine import blames_task
 from tests.support.chat_server import ChatServer, Reply, calls, chat_server, says
 from tests.support.families import LLAMA_TOOLS, chat_of
 from tests.support.tau_parts import config, needs_tau2, request, stored

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.bundled.tau.domain import domain
+from harbortrainer.bundled.tau.trial import run_conversation
+from harbortrainer.bundled.tau.user import STOP, ScriptedUser
 from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Trajectory, group_trajectories
-from harbortrainer.policy.judge import conversation_text
+from harbortrainer.other_models.judge import conversation_text
 from harbortrainer.run.conversations import Conversations, Transcriber
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import write_trajectory
 from harbortrainer.tasks.sources import find_sources, load_sources
-from harbortrainer.venues.tau.domain import domain
-from harbortrainer.venues.tau.trial import run_conversation
-from harbortrainer.venues.tau.user import STOP, ScriptedUser
 from harbortrainer.watch.wandb_log import COLUMNS, EVALUATION, TRAINING, sampled_tables
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tau_parts import gold_texts, parts, request

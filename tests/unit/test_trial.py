@@ -17,8 +17,8 @@ from harbor.models.trial.result import ExceptionInfo
 
 from harbortrainer.errors import DiskFault, EnvironmentFault
 from harbortrainer.harbor import HARBOR, boundary, forget_loggers, noting, quiet_harbor_log, raise_noted
-from harbortrainer.rollout.outcome import read_reward
-from harbortrainer.rollout.trial import run_to_end
+from harbortrainer.venues.harbor.outcome import read_reward
+from harbortrainer.venues.harbor.trial import run_to_end
 
 
 class Work:
@@ -84,7 +84,7 @@ async def test_cancelled_while_a_late_trial_cleans_up_is_cancelled() -> None:
 
 
 async def test_a_clean_up_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harbortrainer.rollout.trial.CLEANUP_LIMIT_SEC", 0.02)
+    monkeypatch.setattr("harbortrainer.venues.harbor.trial.CLEANUP_LIMIT_SEC", 0.02)
     work = Work()
     with pytest.raises(TimeoutError):
         await run_to_end(work.run(), asyncio.timeout(0.01))

@@ -10,9 +10,11 @@ import pytest
 import requests
 from docker.errors import APIError, ImageNotFound, NotFound
 
-from harbortrainer.docker import container, host_rules, network
-from harbortrainer.docker.host_rules import name_servers, set_rules
-from harbortrainer.docker.network import routes, spare_subnets, trial_network, uses_network
+from harbortrainer.docker.box import container
+from harbortrainer.docker.network import bridge as network
+from harbortrainer.docker.network import host_rules
+from harbortrainer.docker.network.bridge import routes, spare_subnets, trial_network, uses_network
+from harbortrainer.docker.network.host_rules import name_servers, set_rules
 from harbortrainer.errors import EnvironmentFault
 from tests.support.task_folder import write_task
 

@@ -14,11 +14,11 @@ from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
+from harbortrainer.other_models.chat_client import ApiAddress, ChatClient
+from harbortrainer.other_models.judge import Judge
+from harbortrainer.other_models.users import BaseUsers, EndpointUsers, UserFault, as_trained, refuse_unused
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.endpoint import Endpoint, Place
-from harbortrainer.policy.judge import Judge
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.policy.users import BaseUsers, EndpointUsers, UserFault, as_trained, refuse_unused
 from tests.support.chat_server import DRIPS, HANG, ChatServer, calls, chat_server, says
 from tests.support.fakes import QWEN3, ScriptedClient, chat_template, response
 from tests.support.families import QWEN_TOOLS, chat_of
@@ -32,9 +32,9 @@ LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 @asynccontextmanager
 async def users_of(server: ChatServer, **options: Any) -> AsyncIterator[EndpointUsers]:
     fields = options.pop("fields", None)
-    place = Place("user", server.url, "a-model", options.pop("key", None), fields)
+    place = ApiAddress("user", server.url, "a-model", options.pop("key", None), fields)
     options = {"patience_sec": 20.0, "first_pause_sec": 0.01, "longest_pause_sec": 0.05} | options
-    users = EndpointUsers(Endpoint(place, **options), chat_of(QWEN_TOOLS))
+    users = EndpointUsers(ChatClient(place, **options), chat_of(QWEN_TOOLS))
     try:
         yield users
     finally:
@@ -84,7 +84,7 @@ async def test_what_an_endpoint_does_not_take_is_known_before_anything_is_spent(
             async with users_of(server, fields={refused: None}) as users:
                 await users.check()
         if refused != "seed":  # a judge has none
-            judge = Judge(Endpoint(Place("judge", server.url, "j"), patience_sec=5.0), (), lambda _: [])
+            judge = Judge(ChatClient(ApiAddress("judge", server.url, "j"), patience_sec=5.0), (), lambda _: [])
             async with contextlib.aclosing(judge):
                 with pytest.raises(UserError, match=f"unsupported: {refused}.*; check url"):
                     await judge.check()
@@ -121,7 +121,7 @@ async def test_space_around_a_key_is_no_part_of_it(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("url", ["http://[::1/v1", "http://host:x/v1", "http://host/v1\n"])
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(UserError, match=r"^user: url='http://.*; give https://HOST/v1$"):
-        Endpoint(Place("user", url, "m"), patience_sec=1.0)
+        ChatClient(ApiAddress("user", url, "m"), patience_sec=1.0)
 
 
 async def test_half_a_character_beside_a_call_that_cannot_be_read_is_no_error() -> None:
@@ -138,7 +138,7 @@ async def test_a_policy_cannot_write_control_strings_to_a_user_or_a_judge() -> N
     async with chat_server([says("no", completion_tokens=1), says('{"score": 0}')]) as server:
         async with users_of(server) as users:
             await users.of_trial(1).reply([*MESSAGES, {"role": "user", "content": evil}])
-        endpoint, chat = Endpoint(Place("judge", server.url, "j"), patience_sec=5.0), chat_of(QWEN_TOOLS)
+        endpoint, chat = ChatClient(ApiAddress("judge", server.url, "j"), patience_sec=5.0), chat_of(QWEN_TOOLS)
         said: list[dict[str, str]] = [{"role": "assistant", "content": evil}]
         async with contextlib.aclosing(Judge(endpoint, (), lambda _: said, chat.broken_special)) as judge:
             trial = Trajectory("t", "s000000-p00-g00", (), 1.0, Outcome.COMPLETED)

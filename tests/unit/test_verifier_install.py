@@ -7,7 +7,7 @@ import pytest
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.findings import judge_oracle
 from harbortrainer.qualify.trials import QualificationTrial
-from harbortrainer.rollout.outcome import failed_install, fetching
+from harbortrainer.venues.harbor.install import failed_install, fetching
 from tests.support.shapes import INSTALLING
 from tests.support.task_folder import write_task
 

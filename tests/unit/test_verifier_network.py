@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import reach
-from harbortrainer.docker.reach import Address, NetworkCheck, Reach, State, address_of, parse
-from harbortrainer.rollout import verifier_network
-from harbortrainer.rollout.verifier_network import (
+from harbortrainer.docker.network import reach
+from harbortrainer.docker.network.reach import Address, NetworkCheck, Reach, State, address_of, parse
+from harbortrainer.venues.harbor import verifier_network
+from harbortrainer.venues.harbor.verifier_network import (
     blames_network,
     is_networks_fault,
     named_addresses,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker import watch
-from harbortrainer.docker.living import Process as Looked
-from harbortrainer.docker.watch import Process, Program, Seen, _parsed
-from harbortrainer.docker.watched import living
+from harbortrainer.docker.integrity import watch
+from harbortrainer.docker.integrity.living import Process as Looked
+from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram, _parsed
+from harbortrainer.docker.integrity.watched import living
 
 TOLD: dict[str, Any] = {
     "readers": {"/a": [7, 8], "/b": [8]}, "programs": {"7": {"parent": 1, "cwd": "/app", "words": ["sh", "-c", "x"]}},
@@ -26,7 +26,7 @@ SEEN = Seen(
     ("/tests/x",),
     (Process("p", (80,), False, ("/c",), 5),),
     {"/a": (7, 8), "/b": (8,)},
-    {7: Program(1, "/app", ("sh", "-c", "x"))},
+    {7: WatchProgram(1, "/app", ("sh", "-c", "x"))},
     late=frozenset({"/b"}),
     moved=True,
     made=frozenset({9}),

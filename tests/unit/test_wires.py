@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from harbortrainer.policy.api import service
-from harbortrainer.policy.api.normal import Malformed
-from harbortrainer.policy.api.wires import anthropic as messages_wire
-from harbortrainer.policy.api.wires import chat as chat_wire
-from harbortrainer.policy.api.wires import responses as responses_wire
+from harbortrainer.model_api import service
+from harbortrainer.model_api.normal import Malformed
+from harbortrainer.model_api.wires import anthropic as messages_wire
+from harbortrainer.model_api.wires import chat as chat_wire
+from harbortrainer.model_api.wires import responses as responses_wire
 from tests.support.wire_parts import Served, served
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import tinker
 
-from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, Contract, Limits, ServerKind, kind_of
+from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, CallLimits, Contract, ServerKind, kind_of
 from harbortrainer.backend.failing import failing
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health, memory_line, silent, until_answering, watched
@@ -28,7 +28,7 @@ from harbortrainer.backend.sessions import (
     self_hosted_key,
 )
 from harbortrainer.backend.terms import context_problem
-from harbortrainer.config import Endpoint, RunSettings
+from harbortrainer.config import RunSettings, ServerSettings
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import BaseModel, read_base_model
 from harbortrainer.policy.silence import Silences
@@ -78,7 +78,7 @@ class Backend:
     contract: Contract
     url: str
     max_context: int | None
-    limits: Limits
+    limits: CallLimits
     about: Mapping[str, Any] = field(default_factory=dict)
     api: Api = field(default_factory=Api)
     silences: Silences = field(default_factory=Silences)
@@ -145,7 +145,7 @@ async def _connect(url: str, config: RunSettings, measure: Measure, api: Api, sa
         say(memory_line(memory, config.context_limit))
     if kind.architectures is not None:
         warn_about_model(config, kind, await asyncio.to_thread(api.base_model, config.model_name))
-    session, limits = await api.session(rest, url, key, say), Limits()
+    session, limits = await api.session(rest, url, key, say), CallLimits()
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(end_session, session.service, done=False)
         measuring = measure(session, kind, config.model_name, say)
@@ -154,7 +154,7 @@ async def _connect(url: str, config: RunSettings, measure: Measure, api: Api, sa
     return Backend(session.service, rest, kind, contract, url, served.get(config.model_name), limits, about, api)
 
 
-def server_url(config: Endpoint) -> str:
+def server_url(config: ServerSettings) -> str:
     """URL of the server. Raises UserError when a self-hosted one is missing, or it is not a URL."""
     if config.backend == "tinker":
         url, field = config.tinker_base_url or os.environ.get("TINKER_BASE_URL") or CLOUD_URL, "tinker_base_url"

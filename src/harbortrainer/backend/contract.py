@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from harbortrainer.config import Endpoint
+from harbortrainer.config import ServerSettings
 
 HEALTH_LIMIT_SEC = 10.0
 CALL_LIMIT_SEC = 120.0  # a request without computation
@@ -93,12 +93,12 @@ SELF_HOSTED = ServerKind(
 )
 
 
-def kind_of(config: Endpoint) -> ServerKind:
+def kind_of(config: ServerSettings) -> ServerKind:
     return SELF_HOSTED if config.backend == "skyrl-tx" else CLOUD
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CallLimits:
     """`update_sec`: one forward_backward, optim_step or scoring pass; or creating, saving or restoring weights.
 
     `silence_sec`: healthz unanswered. The first call of a shape compiles for up to half a minute on JAX, and a cloud's

@@ -10,7 +10,7 @@ import httpx
 from harbortrainer.backend.contract import HEALTH_LIMIT_SEC
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.http import http_client
-from harbortrainer.config import Endpoint
+from harbortrainer.config import ServerSettings
 from harbortrainer.errors import BackendError, ServerLost, UserError, one_line
 from harbortrainer.stopping import run_until
 
@@ -18,7 +18,7 @@ PATH = "/api/v1/healthz"
 FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
 
 
-async def check_health(url: str, config: Endpoint) -> dict[str, Any]:
+async def check_health(url: str, config: ServerSettings) -> dict[str, Any]:
     """GET /api/v1/healthz. Returns what a server of this project reports about itself; {} = another server.
 
     Raises UserError when nothing answers, or something that is no Tinker API.

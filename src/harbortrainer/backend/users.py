@@ -12,10 +12,10 @@ from harbortrainer.backend.contract import CALL_LIMIT_SEC
 from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, UserError
 from harbortrainer.model_file import BASE, SCRIPTED, model_of
+from harbortrainer.other_models.chat_client import ChatClient, OpenChatClient
+from harbortrainer.other_models.users import BaseUsers, Users, endpoint_users
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.endpoint import Endpoint, OpenEndpoint
-from harbortrainer.policy.sampler import Limits, PolicySampler, Sample, Sampler, SamplingError
-from harbortrainer.policy.users import BaseUsers, Users, endpoint_users
+from harbortrainer.policy.sampler import PolicySampler, Sample, Sampler, SamplingError, SamplingLimits
 
 
 @contextlib.asynccontextmanager
@@ -24,7 +24,7 @@ async def opened_users(
     backend: Backend | None,
     sampler: PolicySampler,
     template: ChatTemplate,
-    open_endpoint: OpenEndpoint = Endpoint,
+    open_endpoint: OpenChatClient = ChatClient,
 ) -> AsyncIterator[Users | None]:
     """What plays `user`, checked by one request; None = the tasks' own scripts do. Closed with the block.
 
@@ -58,7 +58,7 @@ class BaseModelSampler(Sampler):
         self._session: tinker.ServiceClient | None = None  # in which the client was made
         self._opening = asyncio.Lock()
 
-    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
+    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
         """One completion of the prompt. Raises SamplingError."""
         try:
             client = await self._ready()

@@ -34,18 +34,6 @@ def give_json(text: str, where: str | None) -> bool:
     return where == "-"
 
 
-def counted(number: int, things: str) -> str:
-    """`2 steps`, `1 step`. `things`: a plural in -s, or -es after ch."""
-    one = things.removesuffix("es") if things.endswith("ches") else things.removesuffix("s")
-    return f"{number} {one if number == 1 else things}"
-
-
-def shortened(text: str, head: int, tail: int) -> str:
-    """Of a text that is longer than both together, the first `head` and the last `tail` characters."""
-    left_out = len(text) - head - tail
-    return text if left_out <= 0 else f"{text[:head]}\n[… {left_out} characters left out …]\n{text[-tail:]}"
-
-
 def wide_console(least: int = 120) -> "Console":
     """A console as wide as the terminal; without a terminal at least `least` columns wide."""
     from rich.console import Console

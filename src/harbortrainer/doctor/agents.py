@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harbortrainer.config import Config
-from harbortrainer.docker.inventory import image_ids
-from harbortrainer.docker.listener import listener_problem
-from harbortrainer.docker.one_off import start_problem
-from harbortrainer.docker.preflight import task_needs
+from harbortrainer.docker.box.listener import listener_problem
+from harbortrainer.docker.box.one_off import start_problem
+from harbortrainer.docker.checks.preflight import task_needs
+from harbortrainer.docker.images.inventory import image_ids
 from harbortrainer.errors import UserError
 from harbortrainer.plugins import known
-from harbortrainer.rollout.agents import MOUNT, TERMINUS, check_agent, mounts, named, program_of
 from harbortrainer.run.agent_pack import packed_version
+from harbortrainer.venues.harbor.program import MOUNT, TERMINUS, check_agent, mounts, named, program_of
 
 
 def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:

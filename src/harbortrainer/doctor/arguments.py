@@ -5,7 +5,7 @@ from typing import Any
 import chz
 
 from harbortrainer.cli.output import JSON
-from harbortrainer.config import ABOVE_0_OR_AUTO, Auto, Endpoint
+from harbortrainer.config import ABOVE_0_OR_AUTO, Auto, ServerSettings
 from harbortrainer.docker import UNUSED_DAYS
 from harbortrainer.setting import ABOVE_0, Check, field
 
@@ -13,7 +13,7 @@ _FROM_1_DAY = Check(lambda days: days >= 1, "must be 1 or more, or None")  # a l
 
 
 @chz.chz
-class ServerArgs(Endpoint):
+class ServerArgs(ServerSettings):
     url: str | None = field(None, "URL of a self-hosted server; tinker = Tinker cloud; None = as backend says")
     model_name: str | None = field(None, "base model; None = the first that the server names")
     refresh: bool = field(True, "true = measure again; false = use earlier measurements where they exist")

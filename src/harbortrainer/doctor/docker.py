@@ -14,20 +14,20 @@ from rich.table import Table
 
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
-from harbortrainer.docker.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
-from harbortrainer.docker.needs import needs_note
-from harbortrainer.docker.network import isolate_compose, trial_network, uses_network
-from harbortrainer.docker.origins import set_origins
-from harbortrainer.docker.preflight import check_docker, connect
-from harbortrainer.docker.supply import builds_at_once
+from harbortrainer.docker.checks.preflight import check_docker, connect
+from harbortrainer.docker.images.needs import needs_note
+from harbortrainer.docker.images.origins import set_origins
+from harbortrainer.docker.images.supply import builds_at_once
+from harbortrainer.docker.keeping.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
+from harbortrainer.docker.network.bridge import isolate_compose, trial_network, uses_network
 from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault, one_line
-from harbortrainer.rollout.agents import agent_memory
 from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.venue import agents_at_once
 from harbortrainer.tasks.folders import folder_of, load_tasks
-from harbortrainer.venues.harbor import VENUE
+from harbortrainer.venues.harbor.program import agent_memory
+from harbortrainer.venues.harbor.venue import VENUE
 
 MB = 1000**2
 

@@ -3,12 +3,12 @@
 import os
 from dataclasses import replace
 
+from harbortrainer.bundled.hosts.messages import Job
+from harbortrainer.bundled.hosts.ray_cluster import START, Surveyed, survey
 from harbortrainer.config import Config
 from harbortrainer.doctor.arguments import HostsArgs
 from harbortrainer.errors import UserError
-from harbortrainer.venues.harbor import VENUE, load_template
-from harbortrainer.venues.hosts.messages import Job
-from harbortrainer.venues.hosts.ray_cluster import START, Surveyed, survey
+from harbortrainer.venues.harbor.venue import VENUE, load_template
 
 SILENCE_SEC = 30.0
 

@@ -16,7 +16,7 @@ from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health
 from harbortrainer.backend.sessions import Session, api_key, end_session, open_rest, open_session
 from harbortrainer.cli.output import give_json
-from harbortrainer.config import Config, Endpoint
+from harbortrainer.config import Config, ServerSettings
 from harbortrainer.doctor.arguments import ParityArgs, ServerArgs
 from harbortrainer.errors import UserError
 from harbortrainer.probe.parity import ParityReport, compare, show_parity
@@ -30,7 +30,7 @@ log = logging.getLogger("harbortrainer")
 
 
 async def probe(args: ServerArgs) -> int:
-    place = {name: getattr(args, name) for name in settings(Endpoint)}
+    place = {name: getattr(args, name) for name in settings(ServerSettings)}
     config = _config(args.url, args.model_name, **place)
     url = server_url(config)
 

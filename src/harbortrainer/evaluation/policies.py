@@ -14,8 +14,8 @@ from harbortrainer.backend.policy import PolicyTrainer, Published, about_state
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
+from harbortrainer.other_models.policy_file import read_policy
 from harbortrainer.policy.chat_template import Renderer
-from harbortrainer.policy.remote_file import read_policy
 from harbortrainer.run.checkpoints import find_checkpoint
 from harbortrainer.run.directory import open_run_directory
 

@@ -23,14 +23,13 @@ from harbortrainer.evaluation.oracle import load_solutions
 from harbortrainer.evaluation.policies import Subject, sampled
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
 from harbortrainer.model_file import model_of
+from harbortrainer.other_models.policy_file import policy_of
+from harbortrainer.other_models.remote_policy import RemotePolicy, Spent, until_spent
+from harbortrainer.other_models.users import as_trained, refuse_unused
 from harbortrainer.plugins import Brought, check_same
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.remote import RemotePolicy, Spent, until_spent
-from harbortrainer.policy.remote_file import policy_of
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
-from harbortrainer.policy.users import as_trained, refuse_unused
-from harbortrainer.rollout.brought import KEY, brought
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
@@ -45,6 +44,7 @@ from harbortrainer.tasks.close import close_note
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, find_sources, load_sources, sources_record, tasks_of
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
 from harbortrainer.tasks.task import Task
+from harbortrainer.training.brought import KEY, brought
 from harbortrainer.training.outside import Outside
 from harbortrainer.watch.display import Display
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from harbortrainer.learning.trajectory import TrialName
 
 
-class Place(NamedTuple):
+class GroupSlot(NamedTuple):
     """A group in the order of tasks. Written `s000003-p01`, as the names of its trials begin."""
 
     batch: int
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 class OpenGroup:
     """A group between its start and the end of the step that trains on it."""
 
-    place: Place
+    place: GroupSlot
     since: int  # the earliest step whose weights may have sampled one of its turns
     complete: bool = False
     constant: bool = False  # known once it is complete: its rewards do not differ
@@ -83,14 +83,14 @@ class Pace:
             return sum(not group.taken for group in self.open) < self._room(self.step + 1, self.step + 1 + self._k)
         return len(self.open) < self._room(self.step, self.step + self._k)
 
-    def start(self, place: Place, since: int | None = None) -> OpenGroup:
+    def start(self, place: GroupSlot, since: int | None = None) -> OpenGroup:
         """Open a group. `since`: of one with finished trials, which an earlier process started; None = now."""
         group = OpenGroup(place, self.step + self._ahead if since is None else since)
         self.open.append(group)
         self.open.sort(key=_age)
         return group
 
-    def compose(self) -> list[Place] | None:
+    def compose(self) -> list[GroupSlot] | None:
         """Take the groups of this step, in the order of tasks; None while it has to wait."""
         if (chosen := self._chosen()) is None:
             return None
@@ -130,5 +130,5 @@ class Pace:
         return sum(self._size(step) for step in range(first, last + 1))
 
 
-def _age(group: OpenGroup) -> tuple[int, Place]:
+def _age(group: OpenGroup) -> tuple[int, GroupSlot]:
     return group.since, group.place

@@ -53,7 +53,7 @@ class Follower(Protocol):
         """Cancel all requests."""
 
 
-class Limits(TypedDict):
+class SamplingLimits(TypedDict):
     """How one completion is sampled; it ends with a sampled `stop` id. `history`: what the prompt's ids say."""
 
     max_tokens: int
@@ -71,7 +71,7 @@ class Sampler(Protocol):
 
     powers_of_two: bool
 
-    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
+    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
         """One completion of the prompt. Raises SamplingError."""
         ...
 
@@ -223,7 +223,7 @@ class PolicySampler(Sampler):
         lost = getattr(self._client, "lost", None)
         return lost is not None and lost.is_set()
 
-    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
+    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
         """One completion of the prompt. Raises SamplingError.
 
         The request of a cancelled caller runs on; `drain` waits for it.
@@ -231,7 +231,7 @@ class PolicySampler(Sampler):
         return await self.sample_from(self._published(), self.version, prompt_T, **limits)
 
     async def sample_from(
-        self, client: SamplingClient | Speaker, version: int, prompt_T: Sequence[int], **limits: Unpack[Limits]
+        self, client: SamplingClient | Speaker, version: int, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]
     ) -> Sample:
         """`sample` from the weights of `client`, which were published as `version`, or from what it says."""
         params = types.SamplingParams(
@@ -356,7 +356,7 @@ class _Pinned(Sampler):
         self._base, self.powers_of_two = base, base.powers_of_two
         self._held = client, version
 
-    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
+    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
         return await self._base.sample_from(*self._held, prompt_T, **limits)
 
     def lost_since(self, began: float) -> float:
@@ -371,7 +371,7 @@ class _Spoken(Sampler):
     def __init__(self, base: PolicySampler, speaker: Speaker) -> None:
         self._base, self._speaker = base, speaker
 
-    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[Limits]) -> Sample:
+    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
         return await self._base.sample_from(self._speaker, self._base.version, prompt_T, **limits)
 
     def lost_since(self, began: float) -> float:

@@ -147,7 +147,7 @@ async def measure_reduction(session: ProbeSession, findings: ProbeFindings) -> N
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class LossResult:
     """What one variant shows."""
 
     what: str
@@ -210,7 +210,7 @@ def norm_places(norms: Sequence[float | None], variants: Sequence[Variant] = VAR
 
 def _by_norms_where_hidden(
     variants: Sequence[Variant], found: list[Place], norms: list[Place] | None, noise: float
-) -> list[Result]:
+) -> list[LossResult]:
     """Reported norms decide only where noise hides the effect."""
     hidden = norms is not None and any(place.meaning == "unknown" and place.error > NOISY for place in found)
     source = f"; by the reported norms, for noise of {noise:.2g} nats hides the effect" if hidden else ""
@@ -218,11 +218,11 @@ def _by_norms_where_hidden(
     for variant, place in zip(variants, norms if hidden and norms is not None else found, strict=True):
         more = variant.factor - 1
         value = f"gradient x{1 + more * place.value:.2f} ± {more * place.error:.2g}{source}"
-        results.append(Result(variant.what, value, place.meaning))
+        results.append(LossResult(variant.what, value, place.meaning))
     return results
 
 
-async def _datums(session: ProbeSession) -> Result | None:
+async def _datums(session: ProbeSession) -> LossResult | None:
     """The scale of a call's gradient: a small step gains its rate times the squared norm. None without norms."""
     count = max(N_STEPS, session.repeats)
     target = min(1.0, max(TARGETS[0], ENOUGH * session.noise / count))
@@ -235,17 +235,17 @@ async def _datums(session: ProbeSession) -> Result | None:
     return datums_of(scale, MARGIN * session.noise / (rate * sum(norm**2 for norm in norms)))
 
 
-def datums_of(scale: float, error: float) -> Result:
+def datums_of(scale: float, error: float) -> LossResult:
     """`scale`: gain over rate x norm². It is 1 for sums; each datum's mean has targets times the gain for its norm."""
 
     def close(ends: float) -> bool:
         return LOW_SCALE * ends < scale - error and scale + error < HIGH_SCALE * ends
 
     meaning: Reduction = "sum" if close(1.0) else "example_mean" if close(N_TARGETS) else "unknown"
-    return Result(DATUMS, f"gain x{scale:.2f} ± {error:.2g} of rate x norm²", meaning)
+    return LossResult(DATUMS, f"gain x{scale:.2f} ± {error:.2g} of rate x norm²", meaning)
 
 
-def report(findings: ProbeFindings, results: Sequence[Result], noise: float) -> None:
+def report(findings: ProbeFindings, results: Sequence[LossResult], noise: float) -> None:
     """Rows and the fact."""
     for one in results:
         verdict = "unclear" if one.meaning == "unknown" else VERDICTS[one.meaning]

@@ -34,7 +34,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ServerFacts:
     """Facts for the trainer. None = not measured, or measured and unclear."""
 
     losses: dict[str, tuple[str, ...]] = field(default_factory=dict)  # accepted losses -> settings with an effect
@@ -57,7 +57,7 @@ class ServerReport:
     model_name: str
     fingerprint: str  # of the server
     measured_at: str  # ISO 8601, UTC
-    facts: Facts
+    facts: ServerFacts
     rows: tuple[Row, ...]
     format: Literal[4] = 4  # a report of another format is measured again
     short: bool = False  # most facts are the server's own word
@@ -99,8 +99,8 @@ class ProbeFindings:
         except BackendError as error:
             self.row(group, MEASUREMENT, f"failed: {error}", "unclear")
 
-    def to_facts(self) -> Facts:
-        return Facts(**self.facts)
+    def to_facts(self) -> ServerFacts:
+        return ServerFacts(**self.facts)
 
 
 def load(fingerprint: str, model_name: str) -> ServerReport | None:

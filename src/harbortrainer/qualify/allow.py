@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from harbortrainer.docker.allowed import ALLOWED_FILE, allow, allowed, outdated, refusal, thing_of
+from harbortrainer.docker.integrity.allowed import ALLOWED_FILE, allow, allowed, outdated, refusal, thing_of
 from harbortrainer.errors import UserError, refuse
 from harbortrainer.qualify.arguments import AllowArgs
-from harbortrainer.rollout.grading import CAUSES
 from harbortrainer.tasks.folders import looks_like_task
+from harbortrainer.venues.harbor.grading import CAUSES
 
 
 async def allow_things(args: AllowArgs) -> int:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from harbortrainer.rollout.outcome import code
+from harbortrainer.venues.harbor.install import code
 
 FOLDER = "/logs/verifier"
 CODE = (".sh", ".bash", ".py", ".js", ".ts", ".rb", ".pl", "")

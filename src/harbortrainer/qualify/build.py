@@ -12,19 +12,19 @@ from functools import partial
 from pathlib import Path
 
 from harbortrainer.cli.output import give_json
-from harbortrainer.docker.builds import ImageError
+from harbortrainer.docker.checks.host import DockerHost, cleaned, maker
+from harbortrainer.docker.checks.preflight import connect
 from harbortrainer.docker.daemon import call
-from harbortrainer.docker.host import DockerHost, cleaned, maker
-from harbortrainer.docker.inventory import has_images
-from harbortrainer.docker.origins import set_origins
-from harbortrainer.docker.preflight import connect
-from harbortrainer.docker.supply import ImageSupply, builds_at_once
-from harbortrainer.docker.window import ImageWindow
+from harbortrainer.docker.images.builds import ImageError
+from harbortrainer.docker.images.inventory import has_images
+from harbortrainer.docker.images.origins import set_origins
+from harbortrainer.docker.images.supply import ImageSupply, builds_at_once
+from harbortrainer.docker.images.window import ImageWindow
 from harbortrainer.qualify.arguments import BuildArgs
 from harbortrainer.qualify.commands import task_folders
-from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.stopping import in_daemon_thread
 from harbortrainer.tasks.folders import find_fault
+from harbortrainer.venues.harbor.environment import PREBUILT_ONLY
 
 NO_ROOM = "no room for more images within images_gb; a run makes them when it needs them, or keep them by images="
 

@@ -21,24 +21,23 @@ from rich.table import Table
 
 from harbortrainer.cli.output import UNCUT, give_json, wide_console
 from harbortrainer.config import AUTO, Config
-from harbortrainer.docker.allowed import allowed
-from harbortrainer.docker.cleaning import drain, reap
+from harbortrainer.docker.checks.host import DockerHost, ServiceHost
+from harbortrainer.docker.checks.preflight import check_docker
 from harbortrainer.docker.daemon import Daemon, call
-from harbortrainer.docker.host import DockerHost, RemoteHost
-from harbortrainer.docker.origins import bases_key, set_origins
-from harbortrainer.docker.preflight import check_docker
-from harbortrainer.docker.supply import builds_at_once
-from harbortrainer.docker.window import ImageWindow
+from harbortrainer.docker.images.origins import bases_key, set_origins
+from harbortrainer.docker.images.supply import builds_at_once
+from harbortrainer.docker.images.window import ImageWindow
+from harbortrainer.docker.integrity.allowed import allowed
+from harbortrainer.docker.keeping.cleaning import drain, reap
 from harbortrainer.durable.files import cache_folder, replace_text
 from harbortrainer.durable.listed import Listed, quoted
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import quiet_harbor_log
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.commands import task_folders
-from harbortrainer.qualify.findings import UNSAMPLED, Finding, Level, TaskReport
+from harbortrainer.qualify.findings import UNSAMPLED, Finding, Severity, TaskReport
 from harbortrainer.qualify.qualify import qualify, read
 from harbortrainer.qualify.trials import QualificationTrials
-from harbortrainer.rollout.environment import check_tasks
 from harbortrainer.rollout.gates import Gates, n_containers
 from harbortrainer.setting import settings
 from harbortrainer.stopping import first_error
@@ -46,6 +45,7 @@ from harbortrainer.tasks.folders import digest, find_fault, write_quarantine
 from harbortrainer.tasks.split import duplicates
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
+from harbortrainer.venues.harbor.environment import check_tasks
 
 _LIMITS = ("trial_timeout_sec", "slow_build_sec", "slow_trial_sec")  # they decide findings, too
 _METHOD = 5  # raise it when a qualification changes what it finds
@@ -63,7 +63,7 @@ class Cache:
             found = json.loads(self._file(task, digest).read_text())
         except (OSError, ValueError):
             return None
-        findings = [Finding(one["kind"], Level(one["level"]), one["detail"]) for one in found.pop("findings")]
+        findings = [Finding(one["kind"], Severity(one["level"]), one["detail"]) for one in found.pop("findings")]
         return replace(TaskReport(**found, findings=findings), name=task.name, path=str(task), cached=True)
 
     def open(self) -> None:
@@ -121,7 +121,7 @@ async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[TaskReport
 
 def _only_read(path: Path) -> TaskReport:
     report = read(path)
-    report.add(UNSAMPLED, Level.NOTE, "its files were read, and neither image nor verifier tried: sample=N")
+    report.add(UNSAMPLED, Severity.NOTE, "its files were read, and neither image nor verifier tried: sample=N")
     return report
 
 
@@ -132,7 +132,7 @@ def _keeping(cache: Cache, total: int) -> Callable[[TaskReport], None]:
     def keep(report: TaskReport) -> None:
         if not report.passing:
             cache.put(report)
-        notes = "".join(f"; {one.kind}" for one in report.findings if one.level is not Level.NOTE)
+        notes = "".join(f"; {one.kind}" for one in report.findings if one.level is not Severity.NOTE)
         print(f"{next(numbers)}/{total} {report.name}: {report.verdict}{notes}", file=sys.stderr, flush=True)
 
     return keep
@@ -160,7 +160,7 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskR
         return report
 
     with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
-        daemon = Daemon(config.outage_limit_sec, (DockerHost() if local else RemoteHost()).ping)
+        daemon = Daemon(config.outage_limit_sec, (DockerHost() if local else ServiceHost()).ping)
         trials = QualificationTrials(config, run_id, Path(folder), Gates.of(config), daemon)
         building = asyncio.Semaphore(builds_at_once(AUTO))
         try:
@@ -214,7 +214,7 @@ def _note_duplicates(reports: Sequence[TaskReport]) -> None:
     by_path = {report.path: report for report in reports}
     identities = [identify(Task(report.path, Path(report.path), report.digest)) for report in reports]
     for path, first, reason in duplicates(identities):
-        by_path[path].add("duplicate", Level.ERROR, f"has {reason} as {by_path[first].name}")
+        by_path[path].add("duplicate", Severity.ERROR, f"has {reason} as {by_path[first].name}")
 
 
 def _quarantine(reports: Sequence[TaskReport]) -> None:

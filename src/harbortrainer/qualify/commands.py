@@ -13,7 +13,7 @@ from docker.errors import DockerException
 from rich.table import Table
 
 from harbortrainer.cli.output import UNCUT, give_json, wide_console
-from harbortrainer.docker.inventory import missing_images, missing_note
+from harbortrainer.docker.images.inventory import missing_images, missing_note
 from harbortrainer.durable.facts import unchanging
 from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import CloseArgs, GetArgs, ListArgs, SplitArgs

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from harbor.models.task.config import TaskConfig
 
-from harbortrainer.docker.footprint import FOOTPRINT
+from harbortrainer.docker.integrity.footprint import FOOTPRINT
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
-from harbortrainer.rollout.outcome import failed_fetch, outputs
+from harbortrainer.venues.harbor.install import failed_fetch, outputs
 
 LATE = "AgentTimeoutError"
 _LONGEST = 240  # characters of a line that is quoted

@@ -9,10 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from harbortrainer.commands import command
-from harbortrainer.docker.allowed import thing_of
+from harbortrainer.docker.integrity.allowed import thing_of
 from harbortrainer.qualify.attacks import WORK_ATTACKS
 from harbortrainer.qualify.trials import QualificationTrial
-from harbortrainer.rollout.outcome import COULD_NOT_INSTALL, code, fetching, scripts
+from harbortrainer.venues.harbor.install import COULD_NOT_INSTALL, code, fetching, scripts
 
 NETWORK = "not checked: network, disk or daemon"  # of a build that may succeed later: no verdict, and not cached
 UNSAMPLED = "not checked: trials"  # of a task that is not in the sample
@@ -21,7 +21,7 @@ STATIC = {"empty work", "imported work"}  # the same in files that the tests' te
 SHOWN = 3  # names in a detail
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     ERROR = "error"  # the task cannot be trusted: do not train on it
     WARNING = "warning"
     NOTE = "note"
@@ -30,7 +30,7 @@ class Level(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     kind: str
-    level: Level
+    level: Severity
     detail: str
 
 
@@ -51,7 +51,7 @@ class TaskReport:
 
     @property
     def bad(self) -> bool:
-        return any(one.level is Level.ERROR for one in self.findings)
+        return any(one.level is Severity.ERROR for one in self.findings)
 
     @property
     def passing(self) -> bool:
@@ -60,7 +60,7 @@ class TaskReport:
 
     @property
     def reason(self) -> str:
-        return "; ".join(f"{one.kind}: {one.detail}" for one in self.findings if one.level is Level.ERROR)
+        return "; ".join(f"{one.kind}: {one.detail}" for one in self.findings if one.level is Severity.ERROR)
 
     @property
     def verdict(self) -> str:
@@ -68,7 +68,7 @@ class TaskReport:
             return "bad"
         return "good" if self.oracle else "unproven"
 
-    def add(self, kind: str, level: Level, detail: str) -> None:
+    def add(self, kind: str, level: Severity, detail: str) -> None:
         self.findings.append(Finding(kind, level, detail))
 
 
@@ -80,13 +80,15 @@ def judge_oracle(trials: Sequence[QualificationTrial]) -> list[Finding]:
         offline = all(fault.startswith(COULD_NOT_INSTALL) for fault in faults)
         kind = "hanging verifier" if hangs else "verifier needs network" if offline else "oracle fails"
         why = next(one.why or one.fault for one in trials if one.reward is None)
-        return [Finding(kind, Level.ERROR, f"{why} ({len(faults)} of {len(trials)} trials)")]
+        return [Finding(kind, Severity.ERROR, f"{why} ({len(faults)} of {len(trials)} trials)")]
     rewards = [one.reward or 0.0 for one in trials]
     won = sum(reward >= 1 for reward in rewards)
     if 0 < won < len(trials):
-        return [Finding("flaky", Level.ERROR, f"the oracle earned {_listed(rewards)} in fresh trials")]
+        return [Finding("flaky", Severity.ERROR, f"the oracle earned {_listed(rewards)} in fresh trials")]
     if won == 0:
-        return [Finding("oracle fails", Level.ERROR, f"{trials[0].why} (the oracle earned {_listed(rewards)}, not 1)")]
+        return [
+            Finding("oracle fails", Severity.ERROR, f"{trials[0].why} (the oracle earned {_listed(rewards)}, not 1)")
+        ]
     return _judge_repeats(trials)
 
 
@@ -97,26 +99,30 @@ def _judge_repeats(trials: Sequence[QualificationTrial]) -> list[Finding]:
         return []
     if lost == len(values):  # it changes what it grades
         detail = "never passes a second time on the same state: flakiness was looked for in fresh trials only"
-        return [Finding("verifier not repeatable", Level.WARNING, detail)]
-    return [Finding("flaky", Level.ERROR, f"the verifier refused the oracle's work in {lost} of {len(values)} repeats")]
+        return [Finding("verifier not repeatable", Severity.WARNING, detail)]
+    return [
+        Finding("flaky", Severity.ERROR, f"the verifier refused the oracle's work in {lost} of {len(values)} repeats")
+    ]
 
 
 def judge_no_op(trial: QualificationTrial) -> list[Finding]:
     """A trial that does nothing must be graded, and must not pass at any repeat."""
     if trial.reward is None:
         kind = "hanging verifier" if "VerifierTimeout" in trial.fault else "no-op is not graded"
-        return [Finding(kind, Level.ERROR, f"doing nothing: {trial.why or trial.fault}")]
+        return [Finding(kind, Severity.ERROR, f"doing nothing: {trial.why or trial.fault}")]
     if trial.reward >= 1:
-        return [Finding("no-op passes", Level.ERROR, f"doing nothing earned {trial.reward:g}")]
+        return [Finding("no-op passes", Severity.ERROR, f"doing nothing earned {trial.reward:g}")]
     again = [value for value in map(reward_of, trial.repeats) if not math.isnan(value)]
     won = sum(value >= 1 for value in again)
     if won == len(again) > 0:
         detail = "passes without any work when it is run again on the same state"
-        return [Finding("verifier not repeatable", Level.WARNING, detail)]
+        return [Finding("verifier not repeatable", Severity.WARNING, detail)]
     if won:
-        return [Finding("flaky", Level.ERROR, f"doing nothing passed in {won} of {len(again)} repeats of the verifier")]
+        return [
+            Finding("flaky", Severity.ERROR, f"doing nothing passed in {won} of {len(again)} repeats of the verifier")
+        ]
     if trial.reward > 0:
-        return [Finding("no-op earns something", Level.WARNING, f"doing nothing earned {trial.reward:g}")]
+        return [Finding("no-op earns something", Severity.WARNING, f"doing nothing earned {trial.reward:g}")]
     return []
 
 
@@ -131,7 +137,7 @@ def judge_attacks(
     return [
         Finding(
             f"hack: {kind}",
-            Level.WARNING if kind in warned else Level.ERROR,
+            Severity.WARNING if kind in warned else Severity.ERROR,
             f"earned {reward:g} without the work (doing nothing: {no_op:g}){files if kind in WORK_ATTACKS else ''}",
         )
         for kind, reward in earned.items()
@@ -150,14 +156,14 @@ def judge_stranger(task: Path, unasked: Sequence[str]) -> list[Finding]:
         "it elsewhere gets no reward. Name the place in the instruction, or allow others: "
         f"{command('tasks allow')} {shlex.join([str(task), *things])}{more}"
     )
-    return [Finding("honest work may be unasked", Level.WARNING, detail)]
+    return [Finding("honest work may be unasked", Severity.WARNING, detail)]
 
 
 def judge_network(offline: QualificationTrial, online: QualificationTrial | None) -> list[Finding]:
     """`online`: the second trial, run because the one without a network failed."""
     if online is None or offline.reward == online.reward or online.reward is None:
         return []
-    return [Finding("needs network", Level.NOTE, offline.why or offline.fault)]
+    return [Finding("needs network", Severity.NOTE, offline.why or offline.fault)]
 
 
 def fetches(task: Path) -> list[Finding]:
@@ -166,7 +172,7 @@ def fetches(task: Path) -> list[Finding]:
     for who, files in (("verifier", scripts(task)), ("oracle", task.glob("solution/**/*.sh"))):
         words = set(fetching("\n".join(map(code, files))))
         if words:
-            found.append(Finding(f"{who} fetches", Level.NOTE, f"its scripts call {', '.join(sorted(words))}"))
+            found.append(Finding(f"{who} fetches", Severity.NOTE, f"its scripts call {', '.join(sorted(words))}"))
     return found
 
 

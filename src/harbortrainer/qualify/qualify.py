@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harbortrainer.docker.builds import ImageError
-from harbortrainer.docker.images import image_notes, images_of
+from harbortrainer.docker.images.builds import ImageError
+from harbortrainer.docker.images.image import image_notes, images_of
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.attacks import BY_WORK, CODE, files_below, scripts_of, together
 from harbortrainer.qualify.evidence import keep_output, why_not_built
-from harbortrainer.qualify.findings import NETWORK, Finding, Level, TaskReport
+from harbortrainer.qualify.findings import NETWORK, Finding, Severity, TaskReport
 from harbortrainer.qualify.static import judge_dead, static_findings
 from harbortrainer.qualify.trials import NO_OP, QualificationTrial, QualificationTrials
-from harbortrainer.rollout.environment import PREBUILT_ONLY
 from harbortrainer.tasks.folders import digest, find_fault
+from harbortrainer.venues.harbor.environment import PREBUILT_ONLY
 
 LEAST_BYTES = 20  # a shorter file may equal another one by chance
 REPEATS = 27  # of the verifier on oracles' states: with the first ones, a flakiness of 1 in 5 is missed once in 800
@@ -35,7 +35,7 @@ def read(task: Path) -> TaskReport:
     """A report on what is found without a container. Blocks."""
     report = TaskReport(task.name, str(task), digest(task))
     if fault := find_fault(task):
-        report.add("format", Level.ERROR, fault)
+        report.add("format", Severity.ERROR, fault)
     else:
         report.findings += static_findings(task)
     return report
@@ -49,11 +49,11 @@ async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, buil
     report.findings += (fetches := findings.fetches(task))
     fresh: Sequence[QualificationTrial] = ()
     if not (task / "solution").is_dir() and not list(task.glob("steps/*/solution")):
-        report.add("no solution", Level.WARNING, UNPROVEN)
+        report.add("no solution", Severity.WARNING, UNPROVEN)
     elif not (fresh := await _oracle(report, task, trials, args, offline=not fetches)):
         return report
     if not trials.is_watched(task):
-        report.add("not watched", Level.WARNING, UNWATCHED)
+        report.add("not watched", Severity.WARNING, UNWATCHED)
     if await _no_op(report, task, trials, fresh):
         no_op, work = report.no_op or 0.0, fresh[0].work if fresh else {}
         rewards = await _attack(task, trials, no_op, work)
@@ -71,14 +71,14 @@ async def _build(
         try:
             images = await images_of(task, trials.run_id, only)
         except ImageError as error:
-            kind, level = (NETWORK, Level.WARNING) if error.passing else ("build", Level.ERROR)
+            kind, level = (NETWORK, Severity.WARNING) if error.passing else ("build", Severity.ERROR)
             report.add(kind, level, why_not_built(f"task {task.name}: {error}"))
             return False
         report.build_sec = time.monotonic() - began
     for _, note in image_notes(task.name, images):
-        report.add("image", Level.WARNING, note)
+        report.add("image", Severity.WARNING, note)
     if report.build_sec > args.slow_build_sec:
-        report.add("slow build", Level.WARNING, f"its image took {report.build_sec:.0f} s to build")
+        report.add("slow build", Severity.WARNING, f"its image took {report.build_sec:.0f} s to build")
     return True
 
 
@@ -106,7 +106,7 @@ async def _oracle(
     report.findings += findings.judge_network(first, online)
     report.findings += await _with_output(report, findings.judge_oracle(fresh), fresh)
     if report.trial_sec > args.slow_trial_sec:
-        report.add("slow", Level.WARNING, f"a trial of its oracle took {report.trial_sec:.0f} s")
+        report.add("slow", Severity.WARNING, f"a trial of its oracle took {report.trial_sec:.0f} s")
     return () if report.bad else fresh
 
 
@@ -133,9 +133,11 @@ async def _no_op(
     if not fresh and trial.reward is not None:
         report.findings += judge_dead(trial.left.tests)
     if trial.cut:
-        report.add("not searched", Level.WARNING, "the search for readable tests was not over after the agent's limit")
+        report.add(
+            "not searched", Severity.WARNING, "the search for readable tests was not over after the agent's limit"
+        )
     if found := readable(task, trial.output):
-        report.add("hack: readable tests", Level.ERROR, f"the agent can read {'; '.join(found[:3])}")
+        report.add("hack: readable tests", Severity.ERROR, f"the agent can read {'; '.join(found[:3])}")
     return trial.reward is not None and trial.reward < 1
 
 

@@ -12,9 +12,9 @@ from harbor.models.trial.paths import EnvironmentPaths
 from harbor.models.verifier.result import VerifierResult
 from harbor.utils.env import resolve_env_vars
 
-from harbortrainer.docker.footprint import FOOTPRINT
+from harbortrainer.docker.integrity.footprint import FOOTPRINT
 from harbortrainer.harbor import boundary
-from harbortrainer.rollout.grading import GradingVerifier
+from harbortrainer.venues.harbor.grading import GradingVerifier
 
 REPEATS_FILE = (
     "repeats.json"  # in the trial's directory: rewards as the script wrote them, "" = none; files of the work

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from harbortrainer.qualify.findings import Finding, Level
+from harbortrainer.qualify.findings import Finding, Severity
 
 _COPY = re.compile(r"^\s*(?:COPY|ADD)\s+(.+)$", re.M | re.I)
 _DEAD = re.compile(
@@ -22,8 +22,8 @@ def static_findings(task: Path) -> list[Finding]:
     """Blocks."""
     lacking = [f"its Dockerfile copies {name}, which is not in environment/" for name in _lacking(task / "environment")]
     return [
-        *(Finding("build", Level.ERROR, why) for why in lacking[:1]),
-        *(Finding("tests cannot be read", Level.WARNING, why) for why in _unreadable(task)),
+        *(Finding("build", Severity.ERROR, why) for why in lacking[:1]),
+        *(Finding("tests cannot be read", Severity.WARNING, why) for why in _unreadable(task)),
     ]
 
 
@@ -59,4 +59,4 @@ def judge_dead(output: str) -> list[Finding]:
     detail = (
         f"no work was done, and no test ran: {line[0].strip()[:200]}. If the work does not bring that, none can pass"
     )
-    return [Finding("verifier may be dead", Level.WARNING, detail)]
+    return [Finding("verifier may be dead", Severity.WARNING, detail)]

@@ -22,18 +22,19 @@ from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
 from harbortrainer.config import Config
-from harbortrainer.docker.allowed import allow, allowed
 from harbortrainer.docker.daemon import Daemon
-from harbortrainer.docker.footprint import FOOTPRINT, adopt
+from harbortrainer.docker.integrity.allowed import allow, allowed
+from harbortrainer.docker.integrity.footprint import FOOTPRINT, adopt
 from harbortrainer.harbor import boundary, forget_loggers, noting, raise_noted
 from harbortrainer.qualify.evidence import LATE, Evidence, read_evidence, why_failed
 from harbortrainer.qualify.repeats import REPEATS_FILE, cut_network
-from harbortrainer.rollout.environment import ENGINE_ENVIRONMENT, environment_config
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.grading import CAUSES, VERIFICATIONS, VERIFIER, unasked
-from harbortrainer.rollout.outcome import failed_install, read_reward, recorded, ungraded
-from harbortrainer.rollout.phases import Phases
-from harbortrainer.rollout.trial import run_to_end
+from harbortrainer.venues.harbor.environment import ENGINE_ENVIRONMENT, environment_config
+from harbortrainer.venues.harbor.grading import CAUSES, VERIFICATIONS, VERIFIER, unasked
+from harbortrainer.venues.harbor.install import failed_install
+from harbortrainer.venues.harbor.outcome import read_reward, recorded, ungraded
+from harbortrainer.venues.harbor.phases import Phases
+from harbortrainer.venues.harbor.trial import run_to_end
 
 ORACLE = "oracle"  # the kind of a trial that runs the task's solution
 STRANGER = "stranger"  # the same, where the task's folder has no solution

@@ -13,14 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from harbortrainer.backend.terms import loss_settings
-from harbortrainer.cli.output import counted, give_json
+from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.datums import TrainingSequence, digest
 from harbortrainer.learning.minibatches import optimizer_batches
-from harbortrainer.learning.pace import Place
+from harbortrainer.learning.pace import GroupSlot
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName, group_trajectories
 from harbortrainer.replay.arguments import SETTINGS, ReplayArgs, changed
 from harbortrainer.run.config_changes import ConfigHistory
@@ -28,6 +28,7 @@ from harbortrainer.run.directory import RunDirectory, open_run_directory
 from harbortrainer.run.ledger import updates_that_count
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.setting import shown
+from harbortrainer.text import counted
 from harbortrainer.training.schedule import SettingsByStep
 
 
@@ -39,7 +40,7 @@ class Journal:
         self._schedule = SettingsByStep((), ConfigHistory(run, Config).configs())
         ledger = read_lines(run.ledger, checked=True)
         composed = [record for record in ledger if record["event"] == "composed"]
-        self._composed = {record["step"]: [Place(*group) for group in record["groups"]] for record in composed}
+        self._composed = {record["step"]: [GroupSlot(*group) for group in record["groups"]] for record in composed}
         self.records = updates_that_count(ledger)
         rows = read_lines(run.metrics)
         # largest |trainer's - sampler's logprob| of each step's first update, in nats; None = not logged

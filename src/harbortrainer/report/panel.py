@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harbortrainer.cli.output import shortened
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
 from harbortrainer.report.trials import TrialRow
 from harbortrainer.run.conversations import DAMAGED, OWN_FILE, own_conversation
 from harbortrainer.run.trajectories import additions, read_log_ratios, read_trajectory
+from harbortrainer.text import shortened
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -12,9 +12,9 @@ from typing import Protocol
 from harbortrainer.learning.brought import function, with_reward
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, PASSING, UNSUPPLIED, OutcomePolicy
-from harbortrainer.policy.judge import Judge
+from harbortrainer.other_models.judge import Judge
 from harbortrainer.rollout.gates import TrialState
-from harbortrainer.rollout.outcome import Quarantine, lost_to_server
+from harbortrainer.rollout.quarantine import Quarantine, lost_to_server
 from harbortrainer.rollout.venue import Host, Room, RunParts, TrialCancelled, TrialRequest
 from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.task import Task

@@ -19,7 +19,7 @@ from harbortrainer.tasks.task import Task
 log = logging.getLogger("harbortrainer")
 
 
-class Host(venue.Host, Protocol):
+class FleetHost(venue.Host, Protocol):
     """A machine that runs trials. `places`: the most of them at once; `totals`: of a sampler of its own."""
 
     totals: Mapping[str, float] = MappingProxyType({})
@@ -70,7 +70,7 @@ class Fleet(Follower):
     def __init__(self, gate: Slots, limit_sec: float, observer: TrialObserver = UNOBSERVED) -> None:
         """`limit_sec`: longest time without any host that is waited for; `observer`: of the trials on each host."""
         self._gate, self._limit_sec, self._observer = gate, limit_sec, observer
-        self._trials: dict[Host, int] = {}  # that each host runs
+        self._trials: dict[FleetHost, int] = {}  # that each host runs
         self._n_left = 0  # hosts
         self._past_outages = 0  # of hosts that left
         self._past_totals: Counter[str] = Counter()
@@ -79,7 +79,7 @@ class Fleet(Follower):
         self._some = asyncio.Event()
 
     @property
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> list[FleetHost]:
         return list(self._trials)
 
     @property
@@ -87,7 +87,7 @@ class Fleet(Follower):
         """Of all hosts."""
         return self._past_outages + sum(host.outages for host in self._trials)
 
-    def join(self, host: Host) -> None:
+    def join(self, host: FleetHost) -> None:
         """Give trials to this host from now on."""
         if self._published is not None:
             host.publish(*self._published)
@@ -95,7 +95,7 @@ class Fleet(Follower):
         self._some.set()
         self._resize()
 
-    def leave(self, host: Host, quiet_at: float = 0.0) -> None:
+    def leave(self, host: FleetHost, quiet_at: float = 0.0) -> None:
         """Give this host no trial any more; those that it runs are its own to end. Safe to repeat.
 
         `quiet_at`: the event loop's time from which on it samples nothing.
@@ -111,7 +111,7 @@ class Fleet(Follower):
             self._some.clear()
 
     @contextlib.asynccontextmanager
-    async def host(self) -> AsyncIterator[Host]:
+    async def host(self) -> AsyncIterator[FleetHost]:
         """The host of one trial that has passed the gate. Raises EnvironmentFault when there is none for too long."""
         host = await self._choose()
         self._count(host, 1)
@@ -161,7 +161,7 @@ class Fleet(Follower):
         """Wait for what the trials leave behind on all hosts. Safe to repeat."""
         await asyncio.gather(*(host.close() for host in self._trials))
 
-    async def _choose(self) -> Host:
+    async def _choose(self) -> FleetHost:
         try:
             async with asyncio.timeout(self._limit_sec):
                 await self._some.wait()
@@ -171,7 +171,7 @@ class Fleet(Follower):
             ) from None
         return max(self._trials, key=lambda host: 1 - self._trials[host] / host.places)
 
-    def _count(self, host: Host, trials: int) -> None:
+    def _count(self, host: FleetHost, trials: int) -> None:
         self._trials[host] += trials
         self._show()
 

@@ -22,16 +22,16 @@ from harbortrainer.learning.trajectory import (
     group_trajectories,
 )
 from harbortrainer.learning.treatment import DEFAULT, outcome_policy
-from harbortrainer.policy.api.gate import check_agents
+from harbortrainer.model_api.gate import check_agents
+from harbortrainer.other_models.judge import Judge
+from harbortrainer.other_models.users import Users
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.judge import Judge
 from harbortrainer.policy.sampler import PolicySampler, Sampler
-from harbortrainer.policy.users import Users
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.concurrency import ParallelLimit
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver, n_containers
 from harbortrainer.rollout.level import Level
-from harbortrainer.rollout.outcome import Quarantine, lost_to_server
+from harbortrainer.rollout.quarantine import Quarantine, lost_to_server
 from harbortrainer.rollout.venue import Room, RunParts, Say, TrialRequest, Venue
 from harbortrainer.stopping import Stop, Stopped, first_error, run_until
 from harbortrainer.tasks.task import Task

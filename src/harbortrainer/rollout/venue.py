@@ -11,11 +11,11 @@ from typing import Literal, Protocol
 
 from harbortrainer.config import AUTO, Config
 from harbortrainer.learning.trajectory import Trajectory, Turn
+from harbortrainer.other_models.users import Users
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.policy.tools import Tool
-from harbortrainer.policy.users import Users
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, ObservedTrial, TrialObserver, most_agents, n_containers
 from harbortrainer.rollout.level import FIRST
 from harbortrainer.tasks.identity import Identity

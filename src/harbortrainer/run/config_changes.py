@@ -42,7 +42,7 @@ def command_of(kind: type[RunSettings]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     field: str
     before: Any  # as JSON has it
     now: Any
@@ -76,10 +76,10 @@ class ConfigHistory[C: RunSettings]:
         """Values of the last process by field, without those of ADDRESS."""
         return self._values(len(self._records))
 
-    def changes(self, config: C) -> list[Change]:
+    def changes(self, config: C) -> list[SettingChange]:
         """The fields of `config` that differ from the last process. Raises UserError for a fixed field."""
         before, now = self.latest, to_json(config)
-        found = [Change(name, before[name], now[name], one.resume) for name, one in self._settings.items()]
+        found = [SettingChange(name, before[name], now[name], one.resume) for name, one in self._settings.items()]
         changed = [change for change in found if change.before != change.now]
         for change in changed:
             if change.resume is FIXED:
@@ -89,7 +89,7 @@ class ConfigHistory[C: RunSettings]:
                 )
         return changed
 
-    def record(self, changes: list[Change], from_step: int) -> None:
+    def record(self, changes: list[SettingChange], from_step: int) -> None:
         """Record `changes`, which hold from `from_step` on."""
         if changes:
             values = {change.field: {"before": change.before, "now": change.now} for change in changes}
@@ -117,7 +117,7 @@ def last_values(run: RunDirectory) -> dict[str, Any]:
     return values
 
 
-def note(change: Change, from_step: int) -> str:
+def note(change: SettingChange, from_step: int) -> str:
     """One line for an accepted change."""
     text = f"{change.field}={shown(change.now)}, was {shown(change.before)}"
     if change.resume is NEXT_STEP:

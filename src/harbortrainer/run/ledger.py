@@ -17,7 +17,7 @@ from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
-from harbortrainer.learning.pace import Place
+from harbortrainer.learning.pace import GroupSlot
 from harbortrainer.learning.trajectory import (
     JUDGE_TOKENS,
     USER_TOKENS,
@@ -55,9 +55,11 @@ class Ledger:
         self._lock = threading.RLock()  # trials are written down from threads
         self._steps: dict[int, Mapping[str, Any]] = {}  # records of the updates that count
         self._digests: dict[int, str] = {}  # of every step that was ever trained on
-        self.composed: dict[int, list[Place]] = {}  # groups of each step, with max_steps_off_policy
-        self.step_of: dict[Place, int] = {}  # the same by group
-        self.task_of: dict[Place, str] = {}  # the task of each group's last trial, which may stand in for another one
+        self.composed: dict[int, list[GroupSlot]] = {}  # groups of each step, with max_steps_off_policy
+        self.step_of: dict[GroupSlot, int] = {}  # the same by group
+        self.task_of: dict[
+            GroupSlot, str
+        ] = {}  # the task of each group's last trial, which may stand in for another one
         self.counts: Counter[str] = Counter()
         self.quarantined: dict[str, str] = {}
         self._hosts = HostCounts()
@@ -153,7 +155,7 @@ class Ledger:
         """Record that the policy after `step` was measured on `tokens` tokens of held-out conversations."""
         self._append({"event": "scored", "step": step, "tokens": tokens})
 
-    def compose(self, step: int, places: Sequence[Place]) -> None:
+    def compose(self, step: int, places: Sequence[GroupSlot]) -> None:
         """Record, before the update, which groups `step` trains on; not needed where they are those of its batch."""
         self._append({"event": "composed", "step": step, "groups": [list(place) for place in places]})
 
@@ -200,7 +202,7 @@ class Ledger:
 
     def trained_on(self, trial: TrialName) -> bool:
         """Whether a step was ever trained on the group of the trial."""
-        step = self.step_of.get(Place(trial.step, trial.problem)) if self.composed else trial.step
+        step = self.step_of.get(GroupSlot(trial.step, trial.problem)) if self.composed else trial.step
         return step in self._digests
 
     def _update(self, step: int, sequences_D: Sequence[TrainingSequence], optimizer_steps: int) -> dict[str, Any]:
@@ -256,7 +258,7 @@ class Ledger:
                 self.counts["started"] += 1
                 self._agents[record["trial"]] = record.get("agent", "")
                 if (trial := TrialName.parse(record["trial"])).kind == "step":
-                    self.task_of[Place(trial.step, trial.problem)] = record["task"]
+                    self.task_of[GroupSlot(trial.step, trial.problem)] = record["task"]
             case "ended":
                 self._count_end(record)
             case "trained":
@@ -266,7 +268,7 @@ class Ledger:
                 if "digest" in record:
                     self._digests[record["step"]] = record["digest"]
             case "composed":
-                self.composed[record["step"]] = [Place(*group) for group in record["groups"]]
+                self.composed[record["step"]] = [GroupSlot(*group) for group in record["groups"]]
                 self.step_of.update((place, record["step"]) for place in self.composed[record["step"]])
             case "resumed":
                 for step in [step for step in self._steps if step >= record["step"]]:

@@ -16,7 +16,7 @@ import numpy as np
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.durable.process import client_cpu_seconds
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
-from harbortrainer.policy.api.gate import judge
+from harbortrainer.model_api.gate import judge
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.stats import estimate_reward, known, mean, ratio

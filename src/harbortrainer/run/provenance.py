@@ -29,7 +29,7 @@ class Name:
 
 
 @dataclass(slots=True)
-class Source:
+class RewardSource:
     """Of one task's rewards. `rewarded`: trials with a reward above 0 of which it is known what they depend on.
 
     `texts`: of all names in the ledger, by place; "" = forgotten.
@@ -65,7 +65,7 @@ class Provenance:
     """`sources`: by task."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
-        self.sources: defaultdict[str, Source] = defaultdict(Source)
+        self.sources: defaultdict[str, RewardSource] = defaultdict(RewardSource)
         for record in records:
             self.count(record)
 

@@ -2,14 +2,14 @@
 
 import chz
 
-from harbortrainer.config import Endpoint, ToolFormat
+from harbortrainer.config import ServerSettings, ToolFormat
 from harbortrainer.setting import ABOVE_0, FROM_0, Check, field
 
 _PORT = Check(lambda port: 0 <= port < 65536, "a port, or 0 for a free one")
 
 
 @chz.chz
-class ServeArgs(Endpoint):
+class ServeArgs(ServerSettings):
     # -- policy
     checkpoint: str | None = field(
         None, "RUN_DIR (its last), RUN_DIR@STEP or a tinker:// path; None = the base model of model_name"

@@ -4,9 +4,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from harbortrainer.policy.api.exchange import Exchange, Reply, Unavailable
-from harbortrainer.policy.api.normal import digests
-from harbortrainer.policy.api.prompts import Prompts
+from harbortrainer.model_api.exchange import Exchange, Reply, Unavailable
+from harbortrainer.model_api.normal import digests
+from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import SamplingError
@@ -17,7 +17,7 @@ MOST_TURNS = 2048  # of one opening, after which it is forgotten
 
 
 class Exchanges:
-    """What `policy/api/service.py` asks of an Exchange, for many conversations at once."""
+    """What `model_api/service.py` asks of an Exchange, for many conversations at once."""
 
     def __init__(self, new: Callable[[], Conversation], template: ChatTemplate, at_once: int) -> None:
         """`new`: an empty conversation; `at_once`: answers sampled at the same time."""

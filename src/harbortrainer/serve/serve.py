@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.terms import agree
-from harbortrainer.config import Config, Endpoint
+from harbortrainer.config import Config, ServerSettings
 from harbortrainer.errors import ServerLost, UserError
 from harbortrainer.evaluation.policies import (
     Subject,
@@ -62,13 +62,13 @@ async def _opened(
     args: ServeArgs, sampler: PolicySampler, template: ChatTemplate, listener: socket.socket, key: str
 ) -> AsyncIterator[str]:
     """Answer clients within the block, with status 503 until weights are published."""
-    from harbortrainer.policy.api.service import Endpoint as Service  # a web server, slow to import
-    from harbortrainer.policy.api.service import Limits
+    from harbortrainer.model_api.service import ApiLimits
+    from harbortrainer.model_api.service import ModelApi as Service  # a web server, slow to import
 
     limits: dict[str, Any] = {name: getattr(args, name) for name in ("max_tokens", "temperature", "context_limit")}
     exchanges = Exchanges(lambda: Conversation(sampler, template, **limits), template, args.max_requests)
     async with Service() as service:
-        service.open(exchanges, key, Limits(args.name, args.max_requests, CONNECTIONS))
+        service.open(exchanges, key, ApiLimits(args.name, args.max_requests, CONNECTIONS))
         await service.serve(listener, key)
         yield f"http://{args.host}:{listener.getsockname()[1]}/v1"
 
@@ -112,6 +112,6 @@ def _listener(args: ServeArgs) -> socket.socket:
 
 def _config(args: ServeArgs, model_name: str) -> Config:
     """The settings that connecting and restoring read."""
-    place = {name: getattr(args, name) for name in settings(Endpoint)}
+    place = {name: getattr(args, name) for name in settings(ServerSettings)}
     place |= {name: getattr(args, name) for name in ("context_limit", "enable_thinking", "tool_format", "max_tokens")}
     return Config(**place, model_name=model_name, tasks_dir="")

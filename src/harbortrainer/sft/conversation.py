@@ -17,7 +17,7 @@ ANSWER = "assistant"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Conversation:
+class Demonstration:
     """`task`: conversations of one task are on one side of the split. `source`: the file or directory.
 
     `special_strings`: in messages of a file, encoded as text.
@@ -39,14 +39,14 @@ class Conversation:
         return max(len(sequence.tokens_T) for sequence in self.sequences_D)
 
 
-def of_trajectory(trajectory: Trajectory, source: str, *, observed: bool = False) -> Conversation:
+def of_trajectory(trajectory: Trajectory, source: str, *, observed: bool = False) -> Demonstration:
     """A trial as it was sampled, token by token. `observed`: what the environment answered is a target too."""
     name = f"{source}/{trajectory.trial_name}"
     sequences = tuple(
         replace(s, trial_name=name, logprobs_T=np.zeros_like(s.logprobs_T))
         for s in training_sequences(trajectory, 1.0, observed=observed)
     )
-    return Conversation(name, trajectory.task_name, source, sequences)
+    return Demonstration(name, trajectory.task_name, source, sequences)
 
 
 def of_messages(
@@ -58,7 +58,7 @@ def of_messages(
     source: str,
     tools: Sequence[Tool] = (),
     observed: bool = False,
-) -> Conversation:
+) -> Demonstration:
     """Every answer of the assistant is trained on, and if `observed` what the environment answered.
 
     `task`: None = conversations with equal prompts are one task. `tools`: declared in the first prompt. Raises
@@ -70,7 +70,7 @@ def of_messages(
     prompt = str(turns[0].new_tokens_T) if task is None else task
     last = max(place for place, message in enumerate(messages) if message["role"] == ANSWER)
     n_special = sum(template.special_strings(message["content"], message["role"]) for message in messages[: last + 1])
-    return Conversation(name, prompt, source, sequences, n_special)
+    return Demonstration(name, prompt, source, sequences, n_special)
 
 
 def turns_of(

@@ -20,7 +20,7 @@ from harbortrainer.learning.trajectory import Trajectory, TrialName
 from harbortrainer.policy.chat_template import ChatTemplate, Renderer
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory, base_model, open_run_directory
 from harbortrainer.run.trajectories import read_batch
-from harbortrainer.sft.conversation import Conversation, of_messages, of_trajectory
+from harbortrainer.sft.conversation import Demonstration, of_messages, of_trajectory
 from harbortrainer.sft.rows import Row, messages_of, rows_of, tools_of
 from harbortrainer.tasks.close import WORDS, Known
 from harbortrainer.tasks.sources import find_sources, load_sources
@@ -34,8 +34,8 @@ _TRAINING_BATCH, _EVALUATION_BATCH = re.compile(r"step_\d{6,}"), re.compile(r"ev
 class Dataset:
     """`notes`: lines for the user on what was left out."""
 
-    train: list[Conversation]
-    held_out: list[Conversation]
+    train: list[Demonstration]
+    held_out: list[Demonstration]
     notes: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     forbidden = {task for run in runs for task in _held_out_tasks(run)} | {task.name for task in tasks}
     known = Known(tasks)
     notes: list[str] = []
-    found: list[Conversation] = []
+    found: list[Demonstration] = []
     for file, name in _names(config.data):
         read = partial(
             _of_row,
@@ -109,10 +109,10 @@ def _names(files: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _of_data(
-    given: str, min_reward: float, read: Callable[[Row], Conversation], notes: list[str]
-) -> list[Conversation]:
+    given: str, min_reward: float, read: Callable[[Row], Demonstration], notes: list[str]
+) -> list[Demonstration]:
     """The conversations of one source; a line says what was left out, and why. Raises UserError where all was."""
-    kept: list[Conversation] = []
+    kept: list[Demonstration] = []
     left: dict[str, list[str]] = {}
     for row in rows_of(given, min_reward):
         try:
@@ -131,7 +131,7 @@ def _of_data(
 
 def _of_row(
     row: Row, *, given: str, called: str, template: ChatTemplate, forbidden: set[str], known: Known, observed: bool
-) -> Conversation:
+) -> Demonstration:
     """Raises ValueError."""
     record = row.read()
     task = str(record.get("task") or "") or None
@@ -147,7 +147,7 @@ def _of_row(
 
 def _of_runs(
     config: SftConfig, runs: Sequence[RunDirectory], forbidden: set[str], renderer: Renderer
-) -> Iterator[Conversation]:
+) -> Iterator[Demonstration]:
     """The conversations of all runs. Raises UserError."""
     for run in runs:
         _check_renderer(run, renderer, config.model_name)
@@ -197,11 +197,11 @@ def _check_renderer(run: RunDirectory, renderer: Renderer, model_name: str) -> N
         raise UserError(f"runs={run.path}: sampled with model_name={other}, this run has {model_name}; use the same")
 
 
-def _at_most(conversations: Sequence[Conversation], most: int, seed: int) -> list[Conversation]:
+def _at_most(conversations: Sequence[Demonstration], most: int, seed: int) -> list[Demonstration]:
     """At most `most` of each task, drawn by seed, in their order; 0 = all."""
     if not most:
         return list(conversations)
-    of_task: defaultdict[str, list[Conversation]] = defaultdict(list)
+    of_task: defaultdict[str, list[Demonstration]] = defaultdict(list)
     for one in conversations:
         of_task[one.task].append(one)
     random = np.random.default_rng([seed, 1])
@@ -210,8 +210,8 @@ def _at_most(conversations: Sequence[Conversation], most: int, seed: int) -> lis
 
 
 def _split(
-    conversations: Sequence[Conversation], share: float, seed: int
-) -> tuple[list[Conversation], list[Conversation]]:
+    conversations: Sequence[Demonstration], share: float, seed: int
+) -> tuple[list[Demonstration], list[Demonstration]]:
     """(train, held out): whole tasks. Raises UserError when no task is left to train on."""
     if not share:
         return list(conversations), []

@@ -9,7 +9,7 @@ from typing import Any
 from harbortrainer.config import JOB
 from harbortrainer.errors import UserError
 from harbortrainer.policy.solution import terminus_answer
-from harbortrainer.rollout.outcome import read_reward
+from harbortrainer.venues.harbor.outcome import read_reward
 
 _TYPED, _DONE = "bash_command", "mark_task_complete"  # what Terminus-2 makes of its answers in its trajectory
 _ANALYSIS, _PLAN = "Analysis: ", "Plan: "

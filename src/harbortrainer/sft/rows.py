@@ -10,7 +10,7 @@ from typing import Any
 
 from harbortrainer.config import JOB
 from harbortrainer.errors import UserError
-from harbortrainer.policy.api.normal import tool
+from harbortrainer.model_api.normal import tool
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tools import Tool, ToolCall, written
 from harbortrainer.sft.jobs import trials_of

@@ -12,7 +12,6 @@ from harbortrainer.backend.policy import SavedState
 from harbortrainer.backend.terms import Terms, agree_on_sft
 from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Budget, Pricing, count, no_price, pricing_of
-from harbortrainer.cli.output import counted
 from harbortrainer.commands import command
 from harbortrainer.config import SftConfig
 from harbortrainer.durable.files import write_json
@@ -26,6 +25,7 @@ from harbortrainer.sft.dataset import Dataset, check_same, load_dataset
 from harbortrainer.sft.trainer import HELD_OUT, Lessons, SftTrainer, best_step, waited
 from harbortrainer.stopping import Stop
 from harbortrainer.tasks.order import TaskOrder
+from harbortrainer.text import counted
 from harbortrainer.training.loop import LoopParts
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
@@ -36,7 +36,7 @@ from harbortrainer.watch.display import Display
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTuning:
     """All that is known about a run before it connects to a server. `start`: None = the seed."""
 
     config: SftConfig
@@ -86,7 +86,7 @@ class Prepared:
         ]
 
 
-def prepare(config: SftConfig, outside: Outside) -> Prepared:
+def prepare(config: SftConfig, outside: Outside) -> PreparedTuning:
     """Check everything that needs no server: conversations, prices, chat template, start. Raises UserError."""
     pricing = pricing_of(config)
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
@@ -98,7 +98,7 @@ def prepare(config: SftConfig, outside: Outside) -> Prepared:
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
     start = find_start(config.init_from, config.init_optimizer, trained, config.backend, earlier)
-    return Prepared(config, dataset, earlier, pricing, trained, start)
+    return PreparedTuning(config, dataset, earlier, pricing, trained, start)
 
 
 async def dry_run(config: SftConfig, outside: Outside | None = None) -> int:
@@ -140,7 +140,7 @@ async def run_sft(config: SftConfig, stop: Stop | None = None, outside: Outside 
 
 
 @contextlib.asynccontextmanager
-async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outside) -> AsyncIterator[SftTrainer]:
+async def wire(prepared: PreparedTuning, display: Display, stop: Stop, outside: Outside) -> AsyncIterator[SftTrainer]:
     """Connect to the server, open the run directory and make the parts; all is released at the end of the block.
 
     Raises UserError.
@@ -174,7 +174,7 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         yield SftTrainer(config, run, parts, lessons, start)
 
 
-def _directory(prepared: Prepared) -> RunDirectory:
+def _directory(prepared: PreparedTuning) -> RunDirectory:
     config = prepared.config
     files = {
         "config.json": to_save(config),
@@ -195,7 +195,7 @@ def _settings_by_step(config: SftConfig, workspace: Workspace) -> list[tuple[int
     return history.configs()
 
 
-def _record_effective(prepared: Prepared, workspace: Workspace, backend: Backend, terms: Terms) -> dict[str, Any]:
+def _record_effective(prepared: PreparedTuning, workspace: Workspace, backend: Backend, terms: Terms) -> dict[str, Any]:
     """What the run really trains with: written to its folder, printed, and returned for wandb."""
     server = {"url": backend.url, "kind": backend.kind.name, "contract": backend.contract.source}
     effective = {"server": server, "policy": asdict(prepared.trained)} | asdict(terms) | recorded(prepared.start, {})

@@ -15,7 +15,7 @@ from harbortrainer.learning.minibatches import normalize
 from harbortrainer.learning.observations import observed_nats, weighed
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.sft.conversation import Conversation
+from harbortrainer.sft.conversation import Demonstration
 from harbortrainer.stopping import Stopped, run_until
 from harbortrainer.tasks.order import TaskOrder
 from harbortrainer.training.loop import Loop, LoopParts
@@ -29,8 +29,8 @@ FORWARD_TOKENS = 65_536  # of held-out conversations in one request
 class Lessons:
     """What is trained on and measured on, step by step. `configs`: (first step, settings) in order of time."""
 
-    order: TaskOrder[Conversation]
-    held_out: Sequence[Conversation]
+    order: TaskOrder[Demonstration]
+    held_out: Sequence[Demonstration]
     configs: Sequence[tuple[int, SftConfig]]
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Self
 
 from harbortrainer.learning.batch import has_signal
-from harbortrainer.learning.pace import OpenGroup, Pace, Place
+from harbortrainer.learning.pace import GroupSlot, OpenGroup, Pace
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName
 from harbortrainer.rollout.attempts import OnTrajectory
 from harbortrainer.rollout.gates import starts_ahead
@@ -49,18 +49,18 @@ class Flow:
         self._size, self._groups = functools.cache(schedule.size), functools.cache(schedule.groups)
         self._pace = Pace(self._k, self._size, self._spare)
         self._frontier = max(ledger.composed, default=-1) + 1  # the first step that was never composed
-        self._again: list[Place] | None = None  # the groups of a step that is made again
+        self._again: list[GroupSlot] | None = None  # the groups of a step that is made again
         self._patience = rollouts.patience()
-        self._complete: dict[Place, TrajectoryGroup] = {}
-        self._running: dict[Place, int] = {}  # trials that have not ended
+        self._complete: dict[GroupSlot, TrajectoryGroup] = {}
+        self._running: dict[GroupSlot, int] = {}  # trials that have not ended
         self._groups_left: dict[int, int] = {}  # of each batch that began
-        self._begun: dict[Place, int] = {}  # of an earlier process: the oldest weights of their finished trials
+        self._begun: dict[GroupSlot, int] = {}  # of an earlier process: the oldest weights of their finished trials
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts = False  # whether groups are being started
         self._composing = False  # until the journal has the step: killed before, its groups need their places again
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
-        self._tasks_of: dict[Place, str] = {}  # of groups that began
+        self._tasks_of: dict[GroupSlot, str] = {}  # of groups that began
         self._unsupplied: set[str] = set()  # tasks that others have replaced
 
     async def __aenter__(self) -> Self:
@@ -140,7 +140,7 @@ class Flow:
             self._spawn(self._start_all(0 if self._journalled else step, known))
         self._changed.set()
 
-    async def _composed(self) -> list[Place]:
+    async def _composed(self) -> list[GroupSlot]:
         """The groups of this step, once they are complete. Raises what ended a group; Stopped once all have ended."""
         while True:
             if self._failure is not None:
@@ -159,11 +159,11 @@ class Flow:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _start_all(self, batch: int, known: Collection[Place]) -> None:
+    async def _start_all(self, batch: int, known: Collection[GroupSlot]) -> None:
         """Start the groups from `batch` on without `known` ones, each when the pace and a free environment allow it."""
         while size := self._groups(batch):
             ahead = self._schedule.ahead(batch, 1 + self._schedule.configs[-1].images_ahead)
-            for place in (Place(batch, problem) for problem in range(size)):
+            for place in (GroupSlot(batch, problem) for problem in range(size)):
                 if place in known:
                     continue
                 while not self._may_start():
@@ -180,7 +180,7 @@ class Flow:
             return False
         return sum(self._running.values()) < self._rollouts.most_trials and self._pace.may_start()
 
-    async def _start(self, place: Place, group: OpenGroup) -> None:
+    async def _start(self, place: GroupSlot, group: OpenGroup) -> None:
         self._running[place] = 1
         request = await asyncio.to_thread(self._request, place)
         self._tasks_of[place] = request.task.name
@@ -188,7 +188,7 @@ class Flow:
         self._running[place] = request.size - len({TrialName.parse(name).first for name in request.done})
         self._spawn(self._run_group(request, place, group))
 
-    async def _run_group(self, request: GroupRequest, place: Place, group: OpenGroup) -> None:
+    async def _run_group(self, request: GroupRequest, place: GroupSlot, group: OpenGroup) -> None:
         try:
             result = await self._run_supplied(request, place)
         except BaseException as error:  # noted before the group counts as ended: the step that waits sees the cause
@@ -205,7 +205,7 @@ class Flow:
             del self._groups_left[place.batch]
             await self._write_job(place.batch)
 
-    async def _run_supplied(self, request: GroupRequest, place: Place) -> TrajectoryGroup:
+    async def _run_supplied(self, request: GroupRequest, place: GroupSlot) -> TrajectoryGroup:
         """The group once its task's images are made; where they cannot be, the next task takes its place."""
         trials = self._running[place]
         while True:
@@ -222,7 +222,7 @@ class Flow:
             self._tasks_of[place] = other.name
             request = await asyncio.to_thread(self._request, place, other)
 
-    def _trial_ended(self, place: Place) -> None:
+    def _trial_ended(self, place: GroupSlot) -> None:
         if place in self._running:
             self._running[place] -= 1
             self._changed.set()
@@ -242,12 +242,12 @@ class Flow:
         trials = self._groups(batch) * self._schedule.at(batch).config.group_size
         await asyncio.to_thread(self._rollouts.write_job, self._run.batch("step", batch), trials)
 
-    def _find_begun(self) -> dict[Place, int]:
+    def _find_begun(self) -> dict[GroupSlot, int]:
         """Groups with trials on disk that no step was composed of, and the oldest weights of these. Blocks."""
-        found: dict[Place, int] = {}
+        found: dict[GroupSlot, int] = {}
         for path in sorted(self._run.trajectories("step", 0).parent.glob(f"step_{'[0-9]' * 6}/*.npz")):
             name = TrialName.parse(path.stem)
-            place = Place(name.step, name.problem)
+            place = GroupSlot(name.step, name.problem)
             if place in self._ledger.step_of:
                 continue
             for trial in self._ledger.reusable("step", {path.stem: read_trajectory(path)}).values():
@@ -255,7 +255,7 @@ class Flow:
                 found |= {place: min([*versions, found.get(place, versions[0])])} if versions else {}
         return found
 
-    def _request(self, place: Place, task: Task | None = None) -> GroupRequest:
+    def _request(self, place: GroupSlot, task: Task | None = None) -> GroupRequest:
         """`task`: None = that of an earlier process, else that of the order.
 
         Blocks. Raises UserError for a damaged trajectory, DiskFault.

@@ -11,8 +11,8 @@ from typing import Any
 from harbortrainer.backend.connect import Api, Backend, Measure, Say, connect
 from harbortrainer.backend.load import say_what_compiles
 from harbortrainer.config import RunSettings, ToolFormat
+from harbortrainer.other_models.chat_client import ChatClient, OpenChatClient
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.endpoint import Endpoint, OpenEndpoint
 from harbortrainer.probe.probe import contract_of
 from harbortrainer.report.curve import draw_curve
 from harbortrainer.report.write import leave_report
@@ -40,7 +40,7 @@ class Outside:
     measure: Measure = contract_of
     load_template: Callable[[str, bool, ToolFormat], ChatTemplate] = ChatTemplate.load
     venues: Mapping[str, Venue] = field(default_factory=dict)
-    open_endpoint: OpenEndpoint = Endpoint  # of simulated user and judge
+    open_endpoint: OpenChatClient = ChatClient  # of simulated user and judge
     start_wandb: StartWandb = start_wandb
     leave_pages: Callable[[RunDirectory, str], str] = leave_pages
 

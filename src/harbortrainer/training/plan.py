@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.budget.budget import Pricing, pricing_of
-from harbortrainer.cli.output import counted
 from harbortrainer.config import Config
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import make_folder, read_json, read_value, sync_folder
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
+from harbortrainer.other_models.users import refuse_unused
 from harbortrainer.policy.chat_template import BaseModel
-from harbortrainer.policy.users import refuse_unused
 from harbortrainer.run import agent_pack
 from harbortrainer.run.checkpoints import CheckpointLog, Keep
-from harbortrainer.run.config_changes import TRIAL_SETTINGS, Change, ConfigHistory, note, to_save
+from harbortrainer.run.config_changes import TRIAL_SETTINGS, ConfigHistory, SettingChange, note, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.setting import changed
@@ -33,6 +32,7 @@ from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, fin
 from harbortrainer.tasks.split import SPLIT_FILE, check_split, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import venue
+from harbortrainer.text import counted
 from harbortrainer.training.evaluation import MOST_OPEN
 from harbortrainer.training.schedule import SettingsByStep, task_order
 from harbortrainer.watch.display import Display
@@ -167,7 +167,7 @@ def open_schedule(plan: RunPlan, run: RunDirectory, ledger: Ledger, display: Dis
     return SettingsByStep(plan.train, history.configs(), curriculum)
 
 
-def _set_aside(run: RunDirectory, changes: Sequence[Change], ledger: Ledger) -> Iterator[str]:
+def _set_aside(run: RunDirectory, changes: Sequence[SettingChange], ledger: Ledger) -> Iterator[str]:
     """Set aside finished trials of batches whose settings have changed, to run them again; a line for each batch.
 
     They are moved before the change is recorded: after a kill in between, the next process makes the same change.

@@ -11,17 +11,15 @@ from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.policy import SavedState, free_slots
 from harbortrainer.backend.terms import Terms, agree
 from harbortrainer.backend.users import opened_users
-from harbortrainer.cli.output import counted
 from harbortrainer.config import Config
 from harbortrainer.durable.facts import unchanging
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.model_file import model_of, with_texts
+from harbortrainer.other_models.judge import Judge, open_judge, read_taxonomy
+from harbortrainer.other_models.users import Users
 from harbortrainer.plugins import Brought, check_same
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.judge import Judge, open_judge, read_taxonomy
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.policy.users import Users
-from harbortrainer.rollout.brought import KEY, brought
 from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
@@ -32,6 +30,8 @@ from harbortrainer.run.directory import RunDirectory, held, open_run_directory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.stopping import Stop
 from harbortrainer.tasks.split import users_note
+from harbortrainer.text import counted
+from harbortrainer.training.brought import KEY, brought
 from harbortrainer.training.outage import create_or_restore, delete_orphans
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.plan import RunPlan, disk_note, make_plan, open_schedule, sampler_change, start_directory

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 
 from requests.utils import get_netrc_auth
 
-from harbortrainer.cli.output import shortened
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import read_lines
@@ -23,6 +22,7 @@ from harbortrainer.policy.tools import transcribed
 from harbortrainer.run.directory import RunDirectory, run_ids
 from harbortrainer.run.metrics import RowSink
 from harbortrainer.stopping import daemon_future
+from harbortrainer.text import shortened
 
 CLOUD = "https://api.wandb.ai"
 FLUSH_SEC = 0.1  # wandb holds a row this long before it writes its offline file

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from harbortrainer.config import Endpoint
+from harbortrainer.config import ServerSettings
 from harbortrainer.durable.files import read_json, read_value
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.evaluation.policies import Subject
@@ -12,7 +12,16 @@ from harbortrainer.run.directory import DATASET_FILE, RunDirectory
 from harbortrainer.setting import settings
 from harbortrainer.tasks.sources import SOURCES_FILE
 
-_LOCAL = {*settings(Endpoint), "logs_dir", "run_name", "resume", "wandb_project", "wandb_name", "agents_dir", "prices"}
+_LOCAL = {
+    *settings(ServerSettings),
+    "logs_dir",
+    "run_name",
+    "resume",
+    "wandb_project",
+    "wandb_name",
+    "agents_dir",
+    "prices",
+}
 
 
 def card(subject: Subject, model_name: str, *, merged: bool = False) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import httpx
 
 from harbortrainer.backend.adapter import CONFIG, TENSORS
-from harbortrainer.backend.contract import CALL_LIMIT_SEC, Limits
+from harbortrainer.backend.contract import CALL_LIMIT_SEC, CallLimits
 from harbortrainer.backend.faults import SDK_ERRORS, awaited, plain
 from harbortrainer.backend.http import http_client
 from harbortrainer.backend.sessions import Session
@@ -38,7 +38,7 @@ async def fetch_adapter(session: Session, path: str, model_name: str, folder: Pa
 @contextlib.asynccontextmanager
 async def _external(session: Session, path: str) -> AsyncIterator[str]:
     """The path of external weights, which exist while the block runs."""
-    limit, service = Limits().update_sec, session.service
+    limit, service = CallLimits().update_sec, session.service
     client = await awaited(f"restoring {path}", service.create_training_client_from_state(path), limit)
     saving = client.save_weights_external(NAME, ttl_seconds=TTL_SEC)
     external = (await awaited(f"saving {path} as files", saving, limit)).path

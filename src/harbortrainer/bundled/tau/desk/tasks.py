@@ -1,0 +1,222 @@
+"""The desk's tasks, made from kinds: customers, orders, ids and cities are made-up words, none in two tasks."""
+
+import hashlib
+import inspect
+import random
+from collections.abc import Set
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+from harbortrainer.bundled.tau.desk import environment
+from harbortrainer.bundled.tau.desk.environment import DELIVERED, PENDING, SHIPPED, Shop
+
+NAME, SEED = "desk", 20261123
+SIZES = {"train": 8, "test": 3}  # tasks of a kind for each of its shares
+CONSONANTS, VOWELS = "bcdfghjklmnprstvz", "aeiou"
+SYLLABLES = tuple(consonant + vowel for consonant in CONSONANTS for vowel in VOWELS)
+ITEMS = ("lamp", "chair", "clock", "shelf", "tent", "stove", "drill", "bench", "scarf", "mirror", "blanket", "drum")
+KNOWN = "My name is {name}."
+# Of a model that plays the user.
+GUIDELINES = """You play a customer who talks to the service desk of a shop.
+- Begin with everything that the scenario says, in its words.
+- Answer the desk's questions by the scenario alone; agree to what you are asked to confirm.
+- After a message of the desk that asks nothing, answer ###STOP### and nothing else."""
+_CANCEL = (
+    "Please cancel my order of the {item}.",
+    "I no longer want the {item}. Cancel that order.",
+    "I ordered the {item} by mistake and want to cancel it.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`status`: of the order; `tool`: the right call, "" = none; `share`: of all."""
+
+    name: str
+    status: str
+    wordings: tuple[str, ...]
+    tool: str
+    share: int = 2
+
+
+KINDS = (
+    Kind("cancel", PENDING, _CANCEL, "cancel_order"),
+    Kind("late", SHIPPED, _CANCEL, "open_ticket"),
+    Kind("refuse", DELIVERED, _CANCEL, "", share=1),  # doing nothing is right here alone
+    Kind(
+        "return",
+        DELIVERED,
+        (
+            "I want to send back the {item}.",
+            "The {item} does not please me. Take it back.",
+            "Please let me return the {item}.",
+        ),
+        "return_order",
+    ),
+    Kind(
+        "move",
+        PENDING,
+        (
+            "Please send the {item} to {new_city} instead.",
+            "I have moved to {new_city}. Send the {item} there.",
+            "The {item} must go to {new_city}.",
+        ),
+        "change_city",
+        share=3,
+    ),
+    Kind(
+        "where",
+        SHIPPED,
+        (
+            "In which city is the {item} now?",
+            "Where is the {item} that I ordered?",
+            "Tell me the city of the {item}.",
+        ),
+        "",
+    ),
+)  # fmt: skip
+
+
+class Action(BaseModel):
+    name: str
+    arguments: dict[str, Any]
+    requestor: str = "assistant"
+    compare_args: list[str] | None = None
+
+
+class Basis(StrEnum):
+    DB = "DB"
+    COMMUNICATE = "COMMUNICATE"
+
+
+class Criteria(BaseModel):
+    actions: list[Action]
+    communicate_info: list[str]
+    reward_basis: list[Basis]
+    env_assertions: None = None
+
+
+class Instructions(BaseModel):
+    reason_for_call: str
+    known_info: str
+
+
+class Scenario(BaseModel):
+    instructions: Instructions
+
+    def __str__(self) -> str:
+        return f"{self.instructions.reason_for_call}\n{self.instructions.known_info}"
+
+
+class DeskTask(BaseModel):
+    """A task in tau2's form, as far as the desk uses it."""
+
+    id: str
+    user_scenario: Scenario
+    evaluation_criteria: Criteria
+    initial_state: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One task with every name filled in."""
+
+    kind: Kind
+    name: str
+    item: str
+    order_id: str
+    city: str
+    new_city: str
+    wording: str
+
+    @property
+    def order(self) -> dict[str, str]:
+        """The customer's order at the start."""
+        return {"user_id": self.name, "item": self.item, "status": self.kind.status, "city": self.city}
+
+    @property
+    def words(self) -> set[str]:
+        """Every made-up word of the case."""
+        return {*self.name.split(), self.order_id, self.city, self.new_city}
+
+    def task(self, key: str) -> dict[str, Any]:
+        """The task as JSON values."""
+        arguments = {"order_id": self.order_id} | ({"city": self.new_city} if self.kind.tool == "change_city" else {})
+        reason = self.wording.format(item=self.item, new_city=self.new_city)
+        instructions = {"reason_for_call": reason, "known_info": KNOWN.format(name=self.name)}
+        criteria = {
+            "actions": [{"name": self.kind.tool, "arguments": arguments}] if self.kind.tool else [],
+            "communicate_info": [self.city] if self.kind.name == "where" else [],
+            "reward_basis": ["DB", "COMMUNICATE"],
+        }
+        return {"id": key, "user_scenario": {"instructions": instructions}, "evaluation_criteria": criteria}
+
+
+class Words:
+    """Draws made-up words, none twice, and none that is reserved."""
+
+    def __init__(self, rng: random.Random, reserved: Set[str] = frozenset()) -> None:
+        self._rng = rng
+        self._used = set(reserved)
+
+    def word(self) -> str:
+        while (word := "".join(self._rng.choices(SYLLABLES, k=self._rng.choice((2, 2, 3))))) in self._used:
+            pass
+        self._used.add(word)
+        return word
+
+
+def make_case(kind: Kind, words: Words, rng: random.Random) -> Case:
+    """A customer with one order."""
+    name, item = f"{words.word()} {words.word()}", rng.choice(ITEMS)
+    return Case(kind, name, item, words.word(), words.word(), words.word(), rng.choice(kind.wordings))
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The domain as JSON values like those of tau2's files. `split`: ids by side, and all under "base"; `digest`: of
+    policy, tools and database."""
+
+    tasks: dict[str, dict[str, Any]]
+    split: dict[str, list[str]]
+    database: dict[str, Any]
+    digest: str
+    version: str = "desk 1"
+
+
+@cache
+def cases() -> dict[str, tuple[str, Case]]:
+    """Side and case by id, e.g. `cancel-3`. The same at every call and in every process."""
+    rng = random.Random(SEED)
+    words = Words(rng)
+    found: dict[str, tuple[str, Case]] = {}
+    for kind in KINDS:
+        sides = [side for side, size in SIZES.items() for _ in range(size * kind.share)]
+        for number, side in enumerate(sides, 1):
+            found[f"{kind.name}-{number}"] = (side, make_case(kind, words, rng))
+    return found
+
+
+@cache
+def data() -> Data:
+    """All tasks, their split, and a database of their orders and customers."""
+    found = cases()
+    split = {side: [key for key, (of, _) in found.items() if of == side] for side in SIZES}
+    orders = {case.order_id: case.order for _, case in found.values()}
+    users = {case.name: {"user_id": case.name} for _, case in found.values()}
+    code = inspect.getsource(environment) + repr(orders)
+    return Data(
+        {key: case.task(key) for key, (_, case) in found.items()},
+        {"base": [*found], **split},
+        {"orders": orders, "users": users},
+        hashlib.sha256(code.encode()).hexdigest(),
+    )
+
+
+def new_environment() -> environment.Environment:
+    """The shop at the start of every task."""
+    return environment.Environment(Shop.model_validate(data().database))

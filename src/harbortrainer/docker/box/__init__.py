@@ -1,0 +1,1 @@
+"""One container: its shell, its files, what is sent and fetched."""

@@ -1,0 +1,130 @@
+"""Collects artifacts without what the agent may have made of the container's tar, or of links.
+
+Notes when they are lost with their container, since Harbor goes on without those that it could not collect.
+"""
+
+import asyncio
+import contextlib
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import requests
+from docker.errors import DockerException
+from harbor.environments.base import BaseEnvironment
+from harbor.environments.docker.docker import DockerEnvironment
+from harbor.environments.docker.docker_unix import UnixOps
+from harbor.utils.path_filter import filter_paths_by_patterns
+
+from harbortrainer.docker.box.archive import LOGS, WORK, fetch_file, fetch_folder, is_folder
+from harbortrainer.docker.box.files import fetch, fetch_logs
+from harbortrainer.docker.daemon import call
+
+UP_SEC, UP_NAP_SEC = 1.0, 0.1
+
+
+class Downloads(UnixOps):
+    """Harbor's transfers, but for downloads: with limits and without links, instead of by `docker compose cp`."""
+
+    def __init__(self, environment: DockerEnvironment, container_of: Callable[[str | None], str]) -> None:
+        super().__init__(environment)
+        self._container_of = container_of
+
+    async def download_file(self, source_path: str, target_path: Path | str, service: str | None = None) -> None:
+        await call(fetch_file, await call(self._container_of, service), source_path, Path(target_path))
+
+    async def download_dir(self, source_dir: str, target_dir: Path | str, service: str | None = None) -> None:
+        await call(fetch, await call(self._container_of, service), source_dir, Path(target_dir))
+
+
+class CollectedEnvironment(BaseEnvironment):
+    """An environment that knows whose fault a failed collection was.
+
+    `lost`: why an artifact could not be collected, if its container or the daemon had gone away. A verifier elsewhere
+    would grade work that was never collected. `graded_elsewhere`: one will; otherwise artifacts are logs.
+    """
+
+    lost, graded_elsewhere = "", True
+
+    @abstractmethod
+    def _container_of(self, service: str | None) -> str:
+        """The service's container; None = the agent's. Blocks. Raises FileNotFoundError, DockerException."""
+
+    @abstractmethod
+    def _container_runs(self, service: str | None) -> bool:
+        """Whether the service's container runs; None = the agent's. Blocks. Raises docker.errors.DockerException."""
+
+    async def service_is_dir(self, path: str, *, service: str | None = None, user: str | int | None = None) -> bool:
+        """Ask the daemon, not the container's programs."""
+        return await call(is_folder, await call(self._container_of, service), path)
+
+    async def service_download_file(
+        self, source_path: str, target_path: Path | str, *, service: str | None = None
+    ) -> None:
+        async with self._noting_loss(service):
+            await super().service_download_file(source_path, target_path, service=service)
+
+    async def service_download_dir(
+        self, source_dir: str, target_dir: Path | str, *, service: str | None = None
+    ) -> None:
+        async with self._noting_loss(service):
+            if self.graded_elsewhere:
+                await super().service_download_dir(source_dir, target_dir, service=service)
+            else:
+                await call(fetch_logs, await call(self._container_of, service), source_dir, Path(target_dir))
+
+    async def service_download_dir_with_exclusions(
+        self, *, source_dir: str, target_dir: Path | str, exclude: list[str], service: str | None = None
+    ) -> None:
+        async with self._noting_loss(service):
+            await super().service_download_dir_with_exclusions(
+                source_dir=source_dir, target_dir=target_dir, exclude=exclude, service=service
+            )
+
+    async def download_dir_filtered(
+        self,
+        *,
+        source_dir: str,
+        target_dir: Path | str,
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None,
+        protect: Sequence[str] | None = None,
+    ) -> None:
+        """Do without the container's find and tar, as Harbor does with them."""
+
+        def is_chosen(path: str) -> bool:
+            return path in (protect or ()) or bool(filter_paths_by_patterns([path], include=include, exclude=exclude))
+
+        container = await call(self._container_of, None)
+        await call(fetch_logs, container, source_dir, Path(target_dir), is_chosen)
+
+    async def _download_dir_with_exclusions_impl(
+        self, *, source_dir: str, target_dir: Path | str, exclude: list[str], service: str | None
+    ) -> None:
+        """Do without the container's tar, which Harbor would run, and without its temporary archive there."""
+        container, limits = await call(self._container_of, service), WORK if self.graded_elsewhere else LOGS
+        await call(fetch_folder, container, source_dir, Path(target_dir), exclude, limits=limits)
+
+    @contextlib.asynccontextmanager
+    async def _noting_loss(self, service: str | None) -> AsyncIterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, DockerException) as error:
+            if isinstance(error, requests.RequestException) or not await self.is_up(service):
+                why = " ".join(str(error).split())[-200:]
+                self.lost = f"the container of {service or 'the agent'} or its daemon went away: {why}"
+            raise
+
+    async def is_up(self, service: str | None = None) -> bool:
+        """Whether the service's container runs and goes on; None = the agent's. Takes a second where it does.
+
+        Once its first process was killed, the daemon calls it running for a moment.
+        """
+        try:
+            for _ in range(round(UP_SEC / UP_NAP_SEC)):
+                if not await call(self._container_runs, service):
+                    return False
+                await asyncio.sleep(UP_NAP_SEC)
+        except (DockerException, requests.RequestException):
+            return False
+        return True

@@ -1,0 +1,93 @@
+"""The shell that starts with a container, reached by attaching to the container: an exec session costs much more.
+
+The stream of an attached container does not end with the shell. Its process is watched instead, so this needs the
+daemon's processes on this machine. All functions block.
+"""
+
+import contextlib
+import io
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+from harbortrainer.docker.box.inside import remember_root
+from harbortrainer.docker.daemon import engine, first_process, is_elsewhere
+from harbortrainer.docker.integrity.layer import remember_folders
+
+DOCKER_FRAME = struct.Struct(">BxxxL")  # stream, length
+STDERR = 2  # such a stream
+_PROC = Path("/proc")
+_STARTED_SEC, _NAP_SEC = 2.0, 0.001  # until PID 1 has become `sleep`
+_STREAMS = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
+_impossible: set[str | None] = set()  # DOCKER_HOST of daemons on other machines
+
+
+def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None:
+    """Its duplex socket, the first bytes that came, and a file that becomes readable when it ends; close both.
+
+    None = the image has no bash, or the process cannot be seen from here; the caller starts a shell of its own. Raises
+    docker.errors.DockerException.
+    """
+    host = os.environ.get("DOCKER_HOST")
+    if host in _impossible:
+        return None
+    found = engine().inspect_container(container)
+    remember_folders(container, found)
+    if not found["State"]["Running"]:
+        return None
+    try:
+        first = first_process(found)
+        watched = _watched(first)
+    except OSError as error:
+        if is_elsewhere(container, error):
+            _impossible.add(host)
+        return None
+    if watched is None:
+        return None
+    shell, ends = watched
+    remember_root(container, first, shell)
+    with contextlib.ExitStack() as undo:
+        undo.callback(ends.close)
+        raw, early = duplex(engine().attach_socket(container, params=dict(_STREAMS)))
+        undo.pop_all()
+    return raw, early, ends
+
+
+def _watched(first: int) -> tuple[int, io.FileIO] | None:
+    """The only child of PID 1, once that waits, and its pidfd. `first`: PID 1, as numbered here. Raises OSError."""
+    give_up = time.monotonic() + _STARTED_SEC
+    while (_PROC / str(first) / "comm").read_text() != "sleep\n":
+        if time.monotonic() > give_up:
+            return None
+        time.sleep(_NAP_SEC)
+    children = (_PROC / str(first) / "task" / str(first) / "children").read_text().split()
+    if len(children) != 1:
+        return None
+    shell = int(children[0])
+    return shell, io.FileIO(os.pidfd_open(shell))
+
+
+def duplex(stream: Any) -> tuple[socket.socket, bytes]:
+    """The socket of an answer of the daemon, and the bytes that came with the answer's head."""
+    duplicate = socket.socket(fileno=os.dup(stream.fileno()))
+    duplicate.setblocking(False)  # of both descriptors: `peek` takes what is buffered and does not wait
+    early = stream._response.raw._fp.fp.peek()
+    stream._response.close()
+    return duplicate, early
+
+
+def frames(buffer: bytearray, head: struct.Struct) -> list[tuple[int, bytes]]:
+    """Take complete frames from the front of the buffer: a number and a length, then the data."""
+    found, at = [], 0
+    while len(buffer) - at >= head.size:
+        number, length = head.unpack_from(buffer, at)
+        if len(buffer) - at - head.size < length:
+            break
+        at += head.size
+        found.append((number, bytes(buffer[at : at + length])))
+        at += length
+    del buffer[:at]
+    return found

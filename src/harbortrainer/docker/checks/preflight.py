@@ -1,0 +1,372 @@
+"""What the Docker daemon can carry: checks, once before a run, of version, disk, memory, CPUs, networks and tools; how
+many environments its machine has room for (`n_parallel_envs=auto`).
+"""
+
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import docker
+import requests
+from docker.errors import DockerException
+from harbor.models.task.config import EnvironmentConfig, NetworkMode, TaskConfig
+
+from harbortrainer.commands import command
+from harbortrainer.docker.box.compose import COMPOSE, MAIN, read_compose
+from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images.builds import buildkit_feature, is_here
+from harbortrainer.docker.images.image import task_reference
+from harbortrainer.docker.images.inventory import missing_images, missing_note
+from harbortrainer.durable.facts import fact
+from harbortrainer.errors import EnvironmentFault, UserError
+
+MIN_API = (1, 40)  # Docker 19.03
+MIN_FREE_BYTES = 2 * 1024**3
+DESCRIPTORS_BESIDE_ENVS = 256
+DESCRIPTORS_AN_ENV = 8
+BUSY_CPUS = 8  # times the daemon's: an agent's container mostly waits for the policy
+MEMORY_SHARE = 0.75  # of the machine's memory; the rest is for the daemon, this process, a server
+UNLIMITED_MB = 512  # what a task without memory_mb counts
+UNLIMITED_CPUS = 1.0
+MOST = 1000  # environments at once: a bridge has room for 1,023 containers
+_DEFAULT_NETWORKS = 31  # in the daemon's own address pools, the default bridge included
+_CLI_SEC = 30
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNeeds:
+    """What one trial of a task needs; `cpus`, `memory_mb`: 0 = no limit; `beside_mb`: the agent's part of the memory.
+
+    `networks`: how many compose makes. `buildkit`: the construct for which the CLI has to build, None = none.
+    `isolated`: some phase must not reach every network.
+    """
+
+    name: str
+    path: Path
+    cpus: float
+    memory_mb: int
+    compose: bool = False
+    networks: int = 0
+    buildkit: str | None = None
+    isolated: bool = False
+    beside_mb: int = 0
+
+
+@dataclass(slots=True)
+class Findings:
+    """Lines, each with its fix. Errors stop a run."""
+
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def check_docker(
+    tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any], beside_mb: int = 0
+) -> list[str]:
+    """Check that `n_containers` environments of these tasks can run at once. Returns warnings, one line each. Blocking.
+
+    `beside_mb`: memory of an agent in the container.
+    Raises EnvironmentFault with all that cannot work, one line each with its fix.
+    """
+    client = connect()
+    findings = Findings()
+    info = client.info()
+    _check_daemon(client.api_version, info, findings)
+    _check_disk(info.get("DockerRootDir", ""), client.base_url, findings)
+    _check_descriptors(n_containers, findings)
+    needs = [task_needs(task, environment_kwargs, beside_mb) for task in tasks]
+    check_memory(needs, n_containers, info["MemTotal"], findings)
+    check_cpus(needs, n_containers, info["NCPU"], findings)
+    bridges = client.networks(filters={"driver": "bridge"}) if any(task.compose for task in needs) else []
+    check_networks(needs, n_containers, info.get("DefaultAddressPools") or (), len(bridges), findings)
+    check_isolation(needs, findings)
+    check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
+    if findings.errors:
+        raise EnvironmentFault("\n".join(findings.errors))
+    return findings.warnings + missing_note({task.name: lacking for task, lacking in missing_images(tasks).items()})
+
+
+def docker_capacity(
+    tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0
+) -> tuple[int, str]:
+    """The most environments of these tasks, and what bounds the number, in words. Blocking.
+
+    `beside_mb`: memory of an agent in the container. Raises EnvironmentFault without a daemon, UserError.
+    """
+    client = connect()
+    info = client.info()
+    needs = [task_needs(task, environment_kwargs, beside_mb) for task in tasks]
+    networks = None
+    if any(task.networks for task in needs):
+        bridges = len(client.networks(filters={"driver": "bridge"}))
+        networks = networks_left(info.get("DefaultAddressPools") or (), bridges)
+    return capacity(needs, info["MemTotal"], info["NCPU"], resource.getrlimit(resource.RLIMIT_NOFILE)[1], networks)
+
+
+def capacity(
+    needs: Sequence[TaskNeeds], memory: int, cpus: int, files: int, networks: int | None = None
+) -> tuple[int, str]:
+    """`memory`: bytes; `files`: the hard limit on open files; `networks`: that Docker has addresses for."""
+    have = int(MEMORY_SHARE * memory / _MIB)
+    each = fmean([task.memory_mb or UNLIMITED_MB + task.beside_mb for task in needs] or [UNLIMITED_MB])
+    of_cpu = fmean([task.cpus or UNLIMITED_CPUS for task in needs] or [UNLIMITED_CPUS])
+    bounds = [
+        (MOST, "containers of a network"),
+        (int(have / each), f"memory: {have} MiB for environments of {each:.0f} MiB"),
+        (int(BUSY_CPUS * cpus / of_cpu), f"processors: {BUSY_CPUS} x {cpus}, for environments of {of_cpu:.1f}"),
+    ]
+    if files != resource.RLIM_INFINITY:
+        bounds.append(((files - DESCRIPTORS_BESIDE_ENVS) // DESCRIPTORS_AN_ENV, f"open files: {files}"))
+    if networks is not None and (of_task := max(task.networks for task in needs)):
+        bounds.append((networks // of_task, f"networks of compose tasks: {networks} left"))
+    least, why = min(bounds, key=lambda bound: bound[0])
+    return max(1, least), why
+
+
+def connect() -> docker.APIClient:
+    """The client of a daemon that answers. Blocking. Raises EnvironmentFault: cause and fix in one line."""
+    host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if host.startswith("ssh://") or os.environ.get("DOCKER_TLS_VERIFY"):
+        raise EnvironmentFault(
+            f"DOCKER_HOST={host}: exec sockets need a plain connection; use unix:// (forward it: ssh -L) or tcp://"
+        )
+    try:
+        return engine()
+    except (DockerException, requests.RequestException) as error:
+        raise EnvironmentFault(_explain(str(error), host)) from error
+
+
+def _explain(error: str, host: str) -> str:
+    socket = host.removeprefix("unix://")
+    if "PermissionError" in error or "Permission denied" in error:
+        return f"no permission on the Docker socket {socket}: add yourself to its group (sudo usermod -aG docker $USER)"
+    if "FileNotFoundError" in error:
+        return f"Docker is not running, there is no {socket}: start it (sudo systemctl start docker) or set DOCKER_HOST"
+    if "ConnectionRefused" in error or "Connection refused" in error:
+        return f"Docker is not running, {host} refuses: start it (sudo systemctl start docker) or set DOCKER_HOST"
+    if "too old" in error or "too new" in error:
+        return f"the Docker daemon at {host} speaks another API version: update Docker ({error})"
+    return f"Docker at {host} cannot be used: {error}"
+
+
+def _check_daemon(api_version: str, info: Mapping[str, Any], findings: Findings) -> None:
+    if tuple(map(int, api_version.split("."))) < MIN_API:
+        findings.errors.append(f"Docker API {api_version} is too old: update Docker to 19.03 or newer")
+    if (system := info.get("OSType")) != "linux":
+        findings.errors.append(f"the Docker daemon runs {system} containers: switch it to Linux containers")
+
+
+def _check_disk(root: str, base_url: str, findings: Findings) -> None:
+    needed = f"{MIN_FREE_BYTES >> 30} GiB needed"
+    if not base_url.startswith("http+docker") or not os.path.isdir(root):
+        where = base_url if not base_url.startswith("http+docker") else "another system"
+        findings.warnings.append(
+            f"free space on Docker's disk could not be checked ({root} is on {where}): {needed}, see df there"
+        )
+        return
+    free = shutil.disk_usage(root).free
+    if free < MIN_FREE_BYTES:
+        findings.errors.append(
+            f"only {free / 1024**3:.1f} GiB free on Docker's disk ({root}), {needed}: free some space "
+            f"({command('doctor clean')}; docker system df shows what Docker holds)"
+        )
+
+
+def _check_descriptors(n_containers: int, findings: Findings) -> None:
+    needed = DESCRIPTORS_BESIDE_ENVS + DESCRIPTORS_AN_ENV * n_containers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        findings.errors.append(
+            f"n_parallel_envs: {n_containers} environments need {needed} open files, the limit is {hard}: "
+            "raise it (ulimit -n) or lower n_parallel_envs"
+        )
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def check_memory(needs: Sequence[TaskNeeds], n: int, total: int, findings: Findings) -> None:
+    """`total`: the daemon's bytes."""
+    have = total // _MIB
+    if too_large := [task for task in needs if task.memory_mb > have]:
+        findings.errors.append(
+            f"{_named(too_large)}: memory_mb={max(task.memory_mb for task in too_large)}, Docker has {have} MiB: "
+            "run on a larger machine or set environment_kwargs.override_memory_mb"
+        )
+    mean = sum(task.memory_mb for task in needs) / max(1, len(needs))
+    if not too_large and mean * n > have:
+        findings.warnings.append(
+            f"{n} environments at once may take {mean * n:.0f} MiB of memory ({mean:.0f} each on average), Docker has "
+            f"{have} MiB: lower n_parallel_envs or environment_kwargs.override_memory_mb if containers are killed"
+        )
+
+
+def check_cpus(needs: Sequence[TaskNeeds], n: int, have: int, findings: Findings) -> None:
+    too_many = [task for task in needs if task.cpus > have]
+    if refused := [task for task in too_many if task.compose]:  # the Engine API's quota may be more, compose's not
+        findings.errors.append(
+            f"{_named(refused)}: cpus={max(task.cpus for task in refused):g}, Docker has {have}: "
+            "run on a larger machine or set environment_kwargs.override_cpus"
+        )
+    if slow := [task for task in too_many if not task.compose]:
+        findings.warnings.append(
+            f"{_named(slow)}: cpus={max(task.cpus for task in slow):g}, Docker has {have}: it will be slower"
+        )
+    mean = sum(task.cpus for task in needs) / max(1, len(needs))
+    if mean * n > BUSY_CPUS * have:
+        findings.warnings.append(
+            f"{n} environments at once may use {mean * n:.0f} CPUs ({mean:.1f} each on average), Docker has {have}: "
+            "lower n_parallel_envs if agents or verifiers time out"
+        )
+
+
+def check_networks(
+    needs: Sequence[TaskNeeds], n: int, pools: Sequence[Mapping[str, Any]], in_use: int, findings: Findings
+) -> None:
+    """`pools`: the daemon's DefaultAddressPools; empty = its built-in ones. `in_use`: number of bridge networks."""
+    most = max((task.networks for task in needs), default=0)
+    left = networks_left(pools, in_use)
+    if most == 0 or left >= most * n:
+        return
+    fix = "remove unused networks (docker network prune), add default-address-pools to the daemon's daemon.json"
+    if left < most:
+        findings.errors.append(
+            f"compose tasks need {most} networks each, Docker has addresses for {max(0, left)}: {fix}"
+        )
+    else:
+        findings.warnings.append(
+            f"compose tasks may need {most * n} networks at once, Docker has addresses for {left} more: {fix}, "
+            "or lower n_parallel_envs"
+        )
+
+
+def check_tools(needs: Sequence[TaskNeeds], findings: Findings) -> None:
+    """The docker CLI and its plugins, for the tasks that need them."""
+    if (composed := [task for task in needs if task.compose]) and not _output("docker", "compose", "version"):
+        findings.errors.append(
+            f"{_named(composed)}: docker-compose.yaml needs the docker CLI with its compose plugin: install it"
+        )
+    if (built := [task for task in needs if task.buildkit]) and not can_buildkit():
+        findings.errors.append(
+            f"{_named(built)}: the Dockerfile uses {built[0].buildkit}: install the docker CLI with its buildx plugin"
+        )
+
+
+def can_buildkit() -> bool:
+    """Whether the CLI has buildx, or is old enough (before 23) to have BuildKit built in."""
+    if _output("docker", "buildx", "version"):
+        return True
+    version = _output("docker", "--version").removeprefix("Docker version ")
+    major = version.partition(".")[0]
+    return major.isdigit() and int(major) < 23
+
+
+def check_isolation(needs: Sequence[TaskNeeds], findings: Findings) -> None:
+    """Harbor's compose environment cuts networks off by a side container with nftables, which the kernel must have."""
+    tasks = [task.name for task in needs if task.compose and task.isolated]
+    if not tasks:
+        return
+    from harbor.environments.docker.docker import DockerEnvironment
+
+    if not DockerEnvironment._egress_control_kernel_support():
+        image = DockerEnvironment._EGRESS_CONTROL_KERNEL_PROBE_IMAGE
+        findings.errors.append(
+            f"task {', '.join(tasks)}: network_mode=no-network with a docker-compose.yaml needs nftables in the Docker "
+            f"host's kernel and the image {image}: provide them, or leave the task out"
+        )
+
+
+def _is_to_build(task: TaskNeeds) -> bool:
+    """Whether its Dockerfile needs BuildKit and Docker lacks its image."""
+    return task.buildkit is not None and not is_here(task_reference(task.path / "environment"))
+
+
+def networks_left(pools: Sequence[Mapping[str, Any]], in_use: int) -> int:
+    """How many more networks Docker has addresses for; arguments as those of `check_networks`."""
+    if not pools:
+        return _DEFAULT_NETWORKS - in_use
+    bases = [(ip_network(pool["Base"], strict=False), int(pool["Size"])) for pool in pools]
+    return sum(2 ** max(0, size - base.prefixlen) for base, size in bases if base.version == 4) - in_use
+
+
+def _output(*command: str) -> str:
+    """What a command prints; "" when it is missing or fails."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_CLI_SEC)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _named(tasks: Sequence[TaskNeeds]) -> str:
+    more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
+    return f"task {tasks[0].name}{more}"
+
+
+def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb: int = 0) -> TaskNeeds:
+    """`environment_kwargs`: override_cpus and override_memory_mb go before task.toml, the latter for agent and task.
+
+    Raises UserError, OSError.
+    """
+    agents, others, own_cpus, *fixed = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
+    cpus = _override(environment_kwargs, "override_cpus") or own_cpus
+    memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, others)
+    return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), *fixed, beside_mb=beside_mb)
+
+
+def _stated_needs(task_dir: Path) -> list[Any]:
+    """Memory of the agent's environment and the most of all, CPUs; the fields of TaskNeeds from `compose` on."""
+    config = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    environments = list(_environments(config))
+    most = max(one.memory_mb or 0 for one in environments)
+    stated = [config.environment.memory_mb or 0, most, max(float(one.cpus or 0) for one in environments)]
+    folder = task_dir / "environment"
+    compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
+    if compose.exists():
+        isolated = bool(network_modes(config) - {NetworkMode.PUBLIC})
+        return [*stated, True, _networks(compose), None, isolated]
+    built = dockerfile.exists() and not config.environment.docker_image
+    feature = buildkit_feature(dockerfile.read_text(errors="replace")) if built else None
+    return [*stated, False, 0, feature, False]
+
+
+def network_modes(config: TaskConfig) -> set[NetworkMode]:
+    """Those that a task states for its phases and environments; one that states none is public, or as another's."""
+    phases = [part for step in config.steps or () for part in (step.agent, step.verifier, step.verifier.environment)]
+    parts = [config.environment, config.agent, config.verifier, config.verifier.environment, *phases]
+    return {part.network_mode for part in parts if part is not None and part.network_mode is not None}
+
+
+def _override(environment_kwargs: Mapping[str, Any], name: str) -> float:
+    value = environment_kwargs.get(name) or 0
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UserError(f"environment_kwargs.{name}={value!r}: must be a number") from None
+
+
+def _environments(config: TaskConfig) -> Iterator[EnvironmentConfig]:
+    """The agent's, and those of separate verifiers."""
+    yield config.environment
+    for verifier in (config.verifier, *(step.verifier for step in config.steps or ())):
+        if verifier is not None and verifier.environment is not None:
+            yield verifier.environment
+
+
+def _networks(compose: Path) -> int:
+    given = read_compose(compose)
+    own = sum(not (isinstance(network, dict) and network.get("external")) for network in given["networks"].values())
+    services = {MAIN: {}} | given["services"]
+    bare = any(not isinstance(one, dict) or not one.keys() & {"networks", "network_mode"} for one in services.values())
+    return own + (bare and "default" not in given["networks"])

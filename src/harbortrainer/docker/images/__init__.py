@@ -1,0 +1,1 @@
+"""Images of tasks: built, pulled, kept and copied."""

@@ -1,0 +1,188 @@
+"""Further verifications of what an agent left: without what no task asked for, without its work, or without either."""
+
+import asyncio
+import contextlib
+import posixpath
+import tempfile
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harbor.models.trial.paths import TrialPaths
+
+from harbortrainer.docker.box.container import committed
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.daemon import call
+from harbortrainer.docker.integrity.allowed import allowed
+from harbortrainer.docker.integrity.asked import Asked, Footprint
+from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of, is_made_anew
+from harbortrainer.docker.integrity.footprint import solutions
+from harbortrainer.docker.integrity.layer import ChangeKind, FileChange, way
+from harbortrainer.docker.integrity.mentions import names_of, words_of
+from harbortrainer.docker.integrity.network_files import removal_script
+from harbortrainer.docker.integrity.records import Records, records_of
+from harbortrainer.docker.integrity.restore import Survey, moved, put_back, survey
+from harbortrainer.docker.integrity.solution import footprint_of
+from harbortrainer.docker.integrity.watch import Seen
+
+
+@dataclass(frozen=True)
+class GradingPlace:
+    """Where a further verification runs."""
+
+    environment: DockerEngineEnvironment
+    paths: TrialPaths
+
+
+class Again:
+    """Of one container whose agent's phase is closed."""
+
+    def __init__(self, environment: DockerEngineEnvironment) -> None:
+        self._environment = environment
+        self._asked = Asked(None, "")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that the container has changed is known."""
+        found = self._environment.phases.found
+        return found is not None and found.whole
+
+    async def causes(self, seen: Seen, undone: Collection[FileChange] = (), own: Collection[str] = ()) -> Causes:
+        """What the reward of the verification that was `seen` may depend on although the task does not ask for it.
+
+        `undone`: changes of which it had nothing when it began; `own`: paths that verification changes by itself.
+        The task's solution, and records of packages, are looked at only if that is needed.
+        """
+        start = Footprint() if await asyncio.to_thread(self._has_solution) else None
+        late = await call(self._late, seen, {one.path for one in undone}, own)
+        if not (causes := await call(self._judged, late, seen, start, Records())):
+            return causes
+        return await call(self._judged, late, seen, await footprint_of(self._environment), None)
+
+    def _late(self, seen: Seen, undone: Collection[str], own: Collection[str]) -> list[FileChange]:
+        """What processes of the policy changed during verification, if verification opened it or the image has it.
+
+        Blocks.
+        """
+        environment = self._environment
+        assert environment.phases.found is not None
+        found = environment.phases.found.contents
+        late = seen.late | (moved(environment.container, seen.made).difference(own) if seen.moved else set())
+        known = {one.path for one in found}.difference(undone)
+        opened = (late - known).intersection(late if seen.opened is None else seen.opened)
+        in_image = environment.phases.found.layer.in_image
+        changes = [FileChange(one, ChangeKind.CHANGED if in_image(one) else ChangeKind.ADDED) for one in sorted(opened)]
+        if seen.changed:
+            now = survey(environment.container, environment.phases.before)
+            places = {posixpath.dirname(path) for path in known}
+            changes += (
+                one
+                for one in now.contents
+                if one.kind is not ChangeKind.ADDED and one.path not in {*known, *opened, *now.plain, *own}
+                and posixpath.dirname(one.path) not in places
+            )  # fmt: skip
+        return changes
+
+    async def changed_in(self, place: GradingPlace) -> frozenset[str]:
+        """What a container has changed since its image."""
+        now = await call(survey, place.environment.container, {})
+        return frozenset(one.path for one in now.changes)
+
+    def _has_solution(self) -> bool:
+        task = self._environment.task
+        return task is not None and bool(solutions(task))
+
+    def _judged(
+        self, late: Sequence[FileChange], seen: Seen, footprint: Footprint | None, records: Records | None
+    ) -> Causes:
+        """`records`: None = to be read. Blocks."""
+        task = self._environment.task
+        text, user = (_instructions(task), allowed(task)) if task else ("", frozenset[str]())
+        asked = self._asked = Asked(footprint, text, self._environment.workdir, user)
+        found, mounted = self._environment.phases.found, self._environment.phases.mounted
+        assert found is not None
+        if records is None:
+            records = records_of(found.changes, found.layer.content, seen.opened or ())
+        told, named = self._told(seen, found)
+        changed = Changed(
+            (*found.contents, *late), found.plain, found.shadows, found.targets, records.listed, records.about, mounted,
+            {one.path for one in late}, named, told, found.is_new_name,
+        )  # fmt: skip
+        return causes_of(changed, seen, asked)
+
+    def _told(self, seen: Seen, found: Survey) -> tuple[frozenset[str], frozenset[str]]:
+        """Words that tell verification what to do, and changed files that it did not open but that are among them."""
+        task, closed = self._environment.task, found.plain.difference(seen.opened or ())
+        if task is None or not (closed or seen.sockets):
+            return frozenset(), frozenset()
+        told = words_of(task, seen, found.layer.of_image)
+        return told, frozenset(path for path in closed if not told.isdisjoint(names_of(path, found.made)))
+
+    @contextlib.asynccontextmanager
+    async def fresh(self, undone: Sequence[FileChange] | None) -> AsyncIterator[GradingPlace]:
+        """A new container with what the agent left, without `undone` and processes; None = without all of it.
+
+        Raises as DockerEngineEnvironment.start does.
+        """
+        environment = self._environment
+        assert environment.image is not None
+        with tempfile.TemporaryDirectory(prefix="harbortrainer-again-") as folder:
+            image = None
+            if undone is not None:
+                made = await call(committed, environment.container, environment.run_id)
+                image = replace(environment.image, reference=made)
+            name = environment.task.name if environment.task else environment.environment_name
+            twin = environment.twin(f"{name}__again", Path(folder), image)
+            try:
+                await twin.start(force_build=False)
+                if environment.network_policy != twin.network_policy:
+                    await twin.set_network_policy(environment.network_policy)
+                if undone is not None:
+                    await self._undo(twin, undone)
+                    twin.phases.takes_over(environment.phases)
+                await twin.open_agent_phase()
+                await twin.close_agent_phase(final=False)
+                twin.default_user = environment.default_user
+                yield GradingPlace(twin, twin.trial_paths)
+            finally:
+                await twin.stop(delete=True)
+
+    @contextlib.asynccontextmanager
+    async def in_place(self, causes: Causes) -> AsyncIterator[GradingPlace]:
+        """The same container without `causes`: services that the task asks for run nowhere else."""
+        environment = self._environment
+        await environment.phases.end([one.pid for one in causes.processes])
+        held = {path for one in causes.services for path in one.writes}
+        await self._undo(environment, causes.unasked, held)
+        await environment.close_agent_phase(final=False)
+        with tempfile.TemporaryDirectory(prefix="harbortrainer-again-") as folder:
+            paths = TrialPaths(Path(folder))
+            paths.mkdir()
+            yield GradingPlace(environment, paths)
+
+    async def _undo(
+        self, to: DockerEngineEnvironment, changes: Sequence[FileChange], held: Collection[str] = ()
+    ) -> None:
+        """Undo `changes`, and what the first verification left but for files that services have `held` open."""
+        environment = self._environment
+        found, image = environment.phases.found, environment.image
+        assert found is not None and image is not None
+        now = await call(survey, environment.container, environment.phases.before)
+        known = {one.path for one in found.changes}.union(held)
+        new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
+        undone = sorted({*changes, *new, *self._emptied(now, {*changes, *new})})
+        removed = await call(put_back, to.container, undone, environment.container, image, environment.run_id)
+        for script in removal_script(removed):
+            await to.exec(script, user="root")
+
+    def _emptied(self, now: Survey, undone: Collection[FileChange]) -> Iterator[FileChange]:
+        """Folders in which nothing stays that was made, for which the task does not ask."""
+        used = {above for one in {*now.contents}.difference(undone) for above in way(one.path)}
+        emptied = {above for one in undone for above in way(one.path)} - used
+        made = (one for one in now.changes if one.folder and one.kind is ChangeKind.ADDED)
+        return (one for one in made if one.path in emptied and not self._asked.allows(one.path))
+
+
+def _instructions(task: Path) -> str:
+    files = [task / "instruction.md", *sorted(task.glob("steps/*/instruction.md"))]
+    return "\n".join(file.read_text(errors="replace") for file in files if file.is_file())

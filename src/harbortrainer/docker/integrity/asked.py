@@ -1,0 +1,166 @@
+"""What a task asks for: what its solution changes and leaves, and what its instruction names. Pure: no I/O."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from harbortrainer.docker.integrity.watch import Process
+
+_DIGEST = re.compile(r"(?<=/)(?:[0-9a-f]{2}/[0-9a-f]{30,}|[0-9a-f]{32,})")  # a content's name
+_PATH = re.compile(r"(?<![\w.~-])~?(?:/[\w.@+~-]*[\w@+~-])+")  # without the full stop of a sentence
+_WORD = re.compile(r"[\w.@+-]*\w")
+_NUMBER = re.compile(r"\d+")
+_PART = re.compile(r"[a-z]{3,}")
+_PORT = re.compile(r"(?<![\w.])\d{2,5}(?![\w.]*\w)")
+_INSTALLS = re.compile(
+    r"\binstall\w*\b[^.\n]{0,60}\b(?:packages?|dependenc|librar|modules?|system[- ]wide|python)", re.I
+)
+_FORBIDS = re.compile(r"\b(?:not|without|never|avoid)\b[^.\n]{0,20}\binstall", re.I)
+_RUNS = re.compile(r"\b(?:running|daemon|background|continuously|service is|keep \w+ alive)\b", re.I)
+_DELETES = re.compile(r"\b(?:remov|delet|clean|purg|eras|wip|uninstall|mov|renam|clear|free)\w*", re.I)
+_SIGNALS = re.compile(
+    r"\b(?:kill(?:s|ed|ing)?|terminat\w+ [^.\n]{0,40}process\w*|watchdog|SIG(?:TERM|KILL|INT|HUP|STOP|USR[12]))\b", re.I
+)
+_SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|boot)(?:/.*)?")  # every program reads there
+_PROGRAM = re.compile(r"/(?:usr|bin|sbin|lib\w*)(?:/.*)?")
+_OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?")  # configuration and caches
+_SHARED = re.compile(
+    r"/?|/(?:root|home|tmp|var|opt|srv|mnt|run|media|dev|proc|sys|home/[^/]+|var/(?:log|lib|cache|tmp|run))"
+)
+LEAST_NAME = 3  # characters of a file's name in an instruction
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a task's solution changes and leaves. `made`: folders that it made; `ports`: on which something listens.
+
+    `processes`: names of those that it leaves; `sockets`: of abstract ones on which they listen, without numbers.
+    """
+
+    paths: frozenset[str] = frozenset()
+    made: frozenset[str] = frozenset()
+    ports: frozenset[int] = frozenset()
+    processes: frozenset[str] = frozenset()
+    sockets: frozenset[str] = frozenset()
+
+
+class Asked:
+    """What a task asks for: its solution's footprint, and what its instruction names.
+
+    `installs`: it may install packages; `runs`: something may go on running; `signals`: and end others; `deletes`:
+    files of the image may go. Without a solution that is the instruction's alone, and the working directory and folders
+    that it names are the work's `area`.
+    """
+
+    def __init__(
+        self, footprint: Footprint | None, instruction: str, work: str = "", allowed: Collection[str] = ()
+    ) -> None:
+        """`footprint`: None = the task has no solution that runs; `work`: the working directory.
+
+        `allowed`: by the user; see harbortrainer.docker.integrity.allowed.
+        """
+        self.has_solution = footprint is not None
+        self._work = f"{work.rstrip('/')}/"
+        footprint = self._footprint = footprint or Footprint()
+        named = {re.sub("^~", "/root", path) for path in _PATH.findall(instruction)}
+        self._paths = {_normal(path) for path in (*footprint.paths, *allowed)}
+        self._named = {_normal(path) for path in named}
+        self._names = {PurePosixPath(path).name for path in footprint.paths}
+        self._words = set(_WORD.findall(instruction))
+        self._hints = set(_PART.findall(instruction.lower()))
+        self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
+        self._ports |= {int(one.removeprefix("tcp:")) for one in allowed if one.startswith("tcp:")}
+        self._by_user = {one.removeprefix("process:") for one in allowed if one.startswith("process:")}
+        self._allowed, self._processes = allowed, footprint.processes
+        self._folders = tuple(one for one in allowed if one.endswith("/"))
+        self.installs = bool(_INSTALLS.search(instruction)) and not _FORBIDS.search(instruction)
+        self.runs = bool(footprint.processes or footprint.ports or _RUNS.search(instruction))
+        self.deletes = bool(_DELETES.search(instruction))
+        self.signals = bool(_SIGNALS.search(instruction))
+        folders = {work.rstrip("/"), *named}
+        self._places = [f"{one}/" for one in folders if not is_system(one) and not _SHARED.fullmatch(one)]
+
+    def allows(self, path: str, *, by_name: bool = True) -> bool:
+        """Whether the task asks for a change at `path`. `by_name`: its name in the instruction will do."""
+        if _normal(path) in self._paths or path.startswith(self._folders):
+            return True
+        if by_name and (_normal(path) in self._named or self._has_name(path)):
+            return True
+        return any(str(above) in self._footprint.made for above in PurePosixPath(path).parents)
+
+    def names_path(self, path: str) -> bool:
+        """Whether the instruction has the whole path, which is no program that runs everywhere, and no test."""
+        return path in self._named and not is_program(path) and not path.startswith(("/dev/", "/tests/"))
+
+    def _has_name(self, path: str) -> bool:
+        """Whether the instruction has the name of this file: any word in the working directory, else as x.y."""
+        name = PurePosixPath(path).name
+        is_work = len(self._work) > 1 and path.startswith(self._work)
+        return name in self._words and (is_work or (len(name) >= LEAST_NAME and "." in name))
+
+    def hints_at(self, path: str) -> bool:
+        """Whether the instruction has a part of its name."""
+        return not self._hints.isdisjoint(_PART.findall(PurePosixPath(path).name.lower()))
+
+    def is_area(self, path: str) -> bool:
+        """Whether it lies where the work of a task without a solution is."""
+        return not self.has_solution and self.is_place(path)
+
+    def is_place(self, path: str) -> bool:
+        """Whether it lies in the working directory, or in a folder that the instruction names."""
+        return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._places)
+
+    def is_twin(self, path: str) -> bool:
+        """Whether the solution makes a file of this name, elsewhere; not in /, where tools look for settings."""
+        return PurePosixPath(path).name in self._names and path.count("/") > 1
+
+    def allows_process(self, process: Process) -> bool:
+        """Whether it may live during verification."""
+        if process.name in self._by_user:
+            return True
+        if not all(self.allows_socket(f"unix {name}") for name in process.sockets if name.startswith("@")):
+            return False
+        if process.ports:
+            return self._ports.issuperset(process.ports)
+        return process.name in self._processes or (not self.has_solution and self.runs)
+
+    def allows_socket(self, socket: str) -> bool:
+        """Whether something may listen there: "tcp PORT" or "unix NAME". Without a solution any name may be its own."""
+        kind, _, name = socket.partition(" ")
+        if kind == "tcp":
+            return int(name) in self._ports
+        if f"unix:{name}" in self._allowed:
+            return True
+        if not self.has_solution:
+            return not is_system(name)
+        return self.allows(name) if name.startswith("/") else without_numbers(name) in self._footprint.sockets
+
+
+def without_numbers(name: str) -> str:
+    """A process may have its own number in a name."""
+    return _NUMBER.sub("#", name)
+
+
+def is_system(path: str) -> bool:
+    """Whether programs of every kind may read there."""
+    return _SYSTEM.fullmatch(path) is not None
+
+
+def is_of_content(path: str) -> bool:
+    """Whether it is named by its content's digest."""
+    return _normal(path) != path
+
+
+def is_program(path: str) -> bool:
+    """Whether programs and their libraries are there."""
+    return _PROGRAM.fullmatch(path) is not None
+
+
+def is_of_user(path: str) -> bool:
+    """Whether it is a user's configuration or cache."""
+    return _OF_USER.fullmatch(path) is not None
+
+
+def _normal(path: str) -> str:
+    return _DIGEST.sub("#", path)

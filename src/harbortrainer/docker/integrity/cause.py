@@ -1,0 +1,262 @@
+"""The causes of a reward: on what a grade may depend although no task asked for it. Pure: sets of paths, no I/O."""
+
+import functools
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from harbortrainer.docker.integrity.asked import Asked, is_of_content, is_of_user, is_program, is_system
+from harbortrainer.docker.integrity.layer import ChangeKind, FileChange
+from harbortrainer.docker.integrity.living import EPHEMERAL
+from harbortrainer.docker.integrity.watch import SIGNAL, Process, Seen
+
+_MADE_ANEW = re.compile(r"/(tests|logs|dev(?!/shm/)|proc|sys)(/.*)?|/solution(/.*)?")
+_OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home)/")
+_TESTS, _DEVICES = "/tests/", "/dev"
+_MOST_PARENTS = 32
+
+
+def _never(name: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What a container has changed since its image.
+
+    `plain`: paths of regular files with content and the image's rights, which count if verification opened them.
+    `shadows`: programs of which the image has one of the same name in another folder of programs. `targets`: where
+    links lead. `packaged`: what a package manager's records list; `about`: those of them that describe a package.
+    `mounted`: changed network files and devices, which a fresh container has anew. `late`: of `changes`, what processes
+    of the policy made during verification. `named`: of `plain`, those for which verification may ask by name; `told`:
+    words of what tells it what to do. `is_new_name`: whether no file of the image has a name.
+    """
+
+    changes: tuple[FileChange, ...] = ()
+    plain: Collection[str] = ()
+    shadows: Collection[str] = ()
+    targets: Mapping[str, str] = field(default_factory=dict)
+    packaged: Collection[str] = ()
+    about: Collection[str] = ()
+    mounted: tuple[str, ...] = ()
+    late: Collection[str] = ()
+    named: Collection[str] = ()
+    told: Collection[str] = ()
+    is_new_name: Callable[[str], bool] = _never
+
+
+@dataclass
+class Verdict:
+    """Of a trial's verifications. `unasked`: what a reward depends on although the task does not ask for it.
+
+    `again`: further verifications.
+    """
+
+    unasked: tuple[str, ...] = ()
+    again: int = 0
+
+
+@dataclass(frozen=True)
+class Causes:
+    """What a reward may depend on although the task does not ask for it.
+
+    `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
+    rest. `late`: those of `changes` that processes of the policy made during verification.
+    `processes`: unasked ones that ran; `services`: asked ones; `sockets`: on which these began to listen. `hooked`:
+    verification met it before any of the work, which the task's solution tells. `may_be_work`: the instruction of a
+    task without a solution hints at one.
+    """
+
+    changes: tuple[FileChange, ...] = ()
+    unasked: tuple[FileChange, ...] = ()
+    work: tuple[FileChange, ...] = ()
+    mounted: tuple[str, ...] = ()
+    processes: tuple[Process, ...] = ()
+    services: tuple[Process, ...] = ()
+    tampered: tuple[str, ...] = ()
+    late: tuple[FileChange, ...] = ()
+    sockets: tuple[str, ...] = ()
+    hooked: bool = False
+    may_be_work: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.changes or self.mounted or self.processes or self.tampered or self.sockets)
+
+    @property
+    def names(self) -> list[str]:
+        """Paths and processes, sorted."""
+        paths = {*(one.path for one in self.changes), *self.mounted, *self.tampered, *self.sockets}
+        return [*sorted(paths), *(f"process {name}" for name in sorted({one.name for one in self.processes}))]
+
+
+@dataclass
+class _Judge:
+    """Of one verification's sight."""
+
+    changed: Changed
+    seen: Seen
+    asked: Asked
+    work: set[str] = field(default_factory=set)  # opened paths that the task asks for
+    linked: set[str] = field(default_factory=set)  # to which links that it asks for lead
+
+    def causes(self) -> Causes:
+        opened = self.seen.opened or {}
+        served = {path for path in self.changed.late if path not in opened and self.asked.is_place(path)}
+        served = served if self.seen.opened is not None else set[str]()
+        own = [one for one in self.changed.changes if not is_made_anew(one.path) and one.path not in served]
+        unasked = [one for one in own if not self._is_asked(one)]
+        rest = {one.path for one in own} - {one.path for one in unasked}
+        self.linked = {target for link, target in self.changed.targets.items() if link in rest}
+        self.work = {path for path in opened if path in rest or path in self.linked or self.asked.names_path(path)}
+        unasked = [one for one in unasked if not self._is_work(one)]
+        services = tuple(one for one in self.seen.processes if self._is_service(one))
+        held = {path for one in services for path in one.writes}
+        living = tuple(one for one in self.seen.processes if one.ran and one not in services)
+        mounted = tuple(one for one in self.changed.mounted if not self.asked.allows(one))
+        counts = tuple(one for one in unasked if self._counts(one, held))
+        left = {one.path for one in unasked}
+        tampered = tuple(one for one in self.seen.tampered if one != SIGNAL or not self.asked.signals)
+        return Causes(
+            counts,
+            tuple(unasked),
+            tuple(one for one in own if one.path not in left),
+            mounted,
+            living,
+            services,
+            tampered,
+            tuple(one for one in counts if one.path in self.changed.late),
+            tuple(one for one in self.seen.sockets if not self._may_listen(one)),
+            bool(tampered) or _DEVICES in mounted or self._came_first(counts, rest) or self._is_no_service(living),
+            any(self._may_be_work(one) for one in counts),
+        )
+
+    def _is_service(self, one: Process) -> bool:
+        """Whether the task asks for it, and it did nothing to verification."""
+        return self.asked.allows_process(one) and not (one.ran and self.seen.unseen_memory)
+
+    def _may_listen(self, socket: str) -> bool:
+        """Programs take ports for a moment of which nobody else knows the number."""
+        port = int(socket.removeprefix("tcp ")) if socket.startswith("tcp ") else 0
+        return self.asked.allows_socket(socket) or (port >= EPHEMERAL and str(port) not in self.changed.told)
+
+    def _is_asked(self, one: FileChange) -> bool:
+        """A folder's rights are asked for by a name only where no solution tells better."""
+        return self.asked.allows(one.path, by_name=not (one.shallow and self.asked.has_solution))
+
+    def _counts(self, one: FileChange, held: Collection[str]) -> bool:
+        opened = self.seen.opened
+        if opened is None or one.path in opened or one.path in self.changed.named:
+            return True
+        return one.path not in self.changed.plain and one.path not in held  # an empty log
+
+    def _is_work(self, one: FileChange) -> bool:
+        """Whether a change that the task does not ask for is work all the same: no program of verification needs it."""
+        path = one.path
+        if path in self.changed.shadows:
+            return False
+        if path in self.linked and not (self.asked.has_solution and (is_system(path) or is_of_user(path))):
+            return one.kind is ChangeKind.ADDED
+        beside = one.kind is ChangeKind.ADDED and path in self.changed.plain
+        if beside and self.asked.is_twin(path) and self.changed.is_new_name(PurePosixPath(path).name):
+            return True
+        if path in self.changed.packaged and (self.asked.installs or not self.asked.has_solution):
+            return path in self.changed.about or not self._is_before_work(path)
+        if not self.asked.has_solution:
+            return self._is_works_place(one)
+        return beside and self._is_read_by_work(path, anywhere=path in self.changed.packaged)
+
+    def _is_works_place(self, one: FileChange) -> bool:
+        """For tasks without a solution, in which nothing but the instruction tells what the work is."""
+        if self.asked.is_area(one.path):
+            return not self._is_before_work(one.path)
+        if one.path not in self.changed.plain:
+            if one.kind is ChangeKind.REMOVED and not self.asked.deletes and not _OFTEN_CLEANED.match(one.path):
+                return False
+            is_right = one.kind is ChangeKind.CHANGED and one.path not in {
+                *self.changed.targets,
+                *(self.seen.opened or ()),
+            }
+            return not is_program(one.path) if is_right else not (is_system(one.path) or is_of_user(one.path))
+        if one.kind is not ChangeKind.ADDED:
+            return False
+        if is_of_content(one.path) and not self._is_before_work(one.path):
+            return True
+        return self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
+
+    def _is_before_work(self, path: str) -> bool:
+        """Whether verification opened it before anything that the task asks for."""
+        opened = self.seen.opened
+        if opened is None:
+            return True
+        return path in opened and opened[path] < min((opened[one] for one in self.work), default=len(opened))
+
+    def _is_read_by_work(self, path: str, *, anywhere: bool) -> bool:
+        """Whether programs of the work alone opened it: processes that run what the task asks for, and their children.
+
+        `anywhere`: not only beside or below what they run.
+        """
+        opened, readers = self.seen.opened or {}, self.seen.readers.get(path, ())
+        if path not in opened:
+            return False
+        runs = [run for run in self.work if opened[run] < opened[path]]
+        if not anywhere:
+            runs = [run for run in runs if path.startswith(f"{PurePosixPath(run).parent}/")]
+        return bool(readers) and all(self._is_runner(one, runs) for one in readers)
+
+    def _is_runner(self, process: int, runs: Collection[str]) -> bool:
+        """Whether the process or one above it runs one of `runs`.
+
+        One that ended before it could be looked at may have, where no solution tells what else the work is.
+        """
+        for _ in range(_MOST_PARENTS):
+            if process not in self.seen.programs:
+                return not self.asked.has_solution and bool(runs)
+            if any(run in runs for run in self._runs(process)):
+                return True
+            if process in self._verifiers:
+                return False
+            process = self.seen.programs[process].parent
+        return False
+
+    @functools.cached_property
+    def _verifiers(self) -> set[int]:
+        """Processes that opened a file of the tests."""
+        return {one for path, readers in self.seen.readers.items() if path.startswith(_TESTS) for one in readers}
+
+    def _runs(self, process: int) -> Iterator[str]:
+        """What the task asks for and this process runs: its program, or the first argument of an interpreter."""
+        program = self.seen.programs[process]
+        words = [word for word in program.words[1:] if not word.startswith("-")][:1]
+        for word in (*program.words[:1], *words):
+            path = posixpath.normpath(PurePosixPath(program.cwd, word))
+            path = self.changed.targets.get(path, path)
+            if path in self.work and process in self.seen.readers.get(path, ()):
+                yield path
+
+    def _may_be_work(self, one: FileChange) -> bool:
+        return not self.asked.has_solution and (self.asked.is_area(one.path) or self.asked.hints_at(one.path))
+
+    def _is_no_service(self, living: Collection[Process]) -> bool:
+        """Whether something goes on running although neither the solution nor the instruction wants that."""
+        return bool(living) and self.asked.has_solution and not self.asked.runs
+
+    def _came_first(self, met: Iterable[FileChange], allowed: Iterable[str]) -> bool:
+        """Whether verification opened something unasked before any of the work, which a solution tells."""
+        opened = self.seen.opened
+        if opened is None or not self.asked.has_solution:
+            return False
+        hooks = [opened[one.path] for one in met if one.path in opened and one.path not in self.changed.about]
+        work = [opened[path] for path in allowed if path in opened]
+        return bool(hooks) and min(hooks) < min(work, default=len(opened))
+
+
+def causes_of(changed: Changed, seen: Seen, asked: Asked) -> Causes:
+    """What the reward of a verification may depend on although the task does not ask for it."""
+    return _Judge(changed, seen, asked).causes()
+
+
+def is_made_anew(path: str) -> bool:
+    """Whether verification makes it again, or it is no file of the container's layer."""
+    return _MADE_ANEW.fullmatch(path) is not None

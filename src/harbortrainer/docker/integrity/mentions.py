@@ -1,0 +1,55 @@
+"""Words in what tells verification what to do: a file counts, too, that it does not open but may ask for by its name.
+
+No event of every kernel tells of such questions (whether a file exists, how large or old it is).
+"""
+
+import itertools
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from harbortrainer.docker.integrity.asked import is_program
+from harbortrainer.docker.integrity.watch import Seen
+
+_MOST_FILES, _MOST_BYTES = 256, 256 * 1024  # more are libraries, data and programs for a processor
+_WORD = re.compile(rb"[\w.@+-]*\w")
+_TESTS = "/tests/"
+
+
+def words_of(task: Path, seen: Seen, read: Callable[[str], bytes | None]) -> frozenset[str]:
+    """Words of a task's tests, of programs that verification runs and of files that it opens but for libraries.
+
+    `read`: what the image has at a path. Blocks.
+    """
+    tests = [path for folder in (task / "tests", *task.glob("steps/*/tests")) for path in folder.rglob("*")]
+    own = (_start(path) for path in sorted(tests) if path.is_file())
+    others = (read(path) for path in sorted(set(_told_by(seen))))
+    found = {word for texts in (own, others) for text in _small(texts) for word in _WORD.findall(text)}
+    return frozenset(word.decode(errors="replace") for word in found)
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MOST_BYTES + 1)
+
+
+def _small(texts: Iterable[bytes | None]) -> Iterator[bytes]:
+    return itertools.islice((text for text in texts if text is not None and len(text) <= _MOST_BYTES), _MOST_FILES)
+
+
+def _told_by(seen: Seen) -> Iterator[str]:
+    opened = seen.opened or {}
+    yield from (path for path in opened if not is_program(path) and not path.startswith((_TESTS, "/proc/", "/dev/")))
+    for program in seen.programs.values():
+        for word in program.words[:2]:
+            path = posixpath.normpath(PurePosixPath(program.cwd, word))
+            if path in opened:
+                yield path
+
+
+def names_of(path: str, made: Iterable[str]) -> set[str]:
+    """Words by which a program may ask for a file: its name, without an extension too, and those of folders `made`."""
+    above = [str(one) for one in PurePosixPath(path).parents]
+    names = {PurePosixPath(one).name for one in {path, *set(made).intersection(above)}}
+    return names | ({PurePosixPath(path).stem} if is_program(path) else set())

@@ -1,0 +1,106 @@
+"""What package managers' records list: the files of packages that were installed whole. All functions block.
+
+Records: RECORD of Python's wheels with sha256 sums (https://packaging.python.org/specifications/recording-installed-packages),
+dpkg's NAME.list with NAME.md5sums, and npm's node_modules/.package-lock.json, which has no sums of files.
+"""
+
+import base64
+import contextlib
+import csv
+import hashlib
+import json
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from harbortrainer.docker.integrity.layer import ChangeKind, FileChange
+
+_WHEEL, _NPM = ".dist-info/RECORD", "/node_modules/.package-lock.json"
+_DPKG, _LIST = "/var/lib/dpkg/info/", ".list"
+_MERGED = ("/bin/", "/sbin/", "/lib/", "/lib64/")  # links into /usr
+_SCRIPTS = ("console_scripts]", "gui_scripts]")
+_MOST = 1000  # records
+Read = Callable[[str], bytes | None]
+
+
+@dataclass(frozen=True)
+class Records:
+    """`listed`: paths that packages added; `about`: those that describe one."""
+
+    listed: frozenset[str] = frozenset()
+    about: frozenset[str] = frozenset()
+
+
+def records_of(changes: Iterable[FileChange], read: Read, opened: Collection[str]) -> Records:
+    """The files that packages added to a container. `read`: the content of a path, None = no file is there.
+
+    A file of `opened` is listed only if it has the sum of its record.
+    """
+    added = {one.path for one in changes if one.kind is ChangeKind.ADDED}
+    listed: set[str] = set()
+    about: set[str] = set()
+    for record in [path for path in sorted(added) if _is_record(path)][:_MOST]:
+        text = (read(record) or b"").decode(errors="surrogateescape")
+        if record.endswith(_WHEEL):
+            sums = dict(_wheel(text, PurePosixPath(record).parents[1]))
+            plugins = str(PurePosixPath(record).with_name("entry_points.txt"))
+            if _names_others((read(plugins) or b"").decode(errors="replace"), text):
+                sums.pop(plugins, None)
+            about |= {path for path in sums if path.startswith(f"{PurePosixPath(record).parent}/")}
+        elif record.endswith(_NPM):
+            sums = dict.fromkeys(_below(text, PurePosixPath(record).parents[1], added), "")
+            about.add(record)
+        else:
+            sums = dict(_dpkg(text, (read(f"{record.removesuffix(_LIST)}.md5sums") or b"").decode(errors="replace")))
+        listed |= {path for path in added & sums.keys() if path not in opened or _has_sum(read(path), sums[path])}
+    return Records(frozenset(listed), frozenset(about & added))
+
+
+def _is_record(path: str) -> bool:
+    return path.endswith((_WHEEL, _NPM)) or (path.startswith(_DPKG) and path.endswith(_LIST))
+
+
+def _wheel(text: str, folder: PurePosixPath) -> Iterator[tuple[str, str]]:
+    """Each path with its sum; "" = it has none."""
+    with contextlib.suppress(csv.Error):
+        for row in csv.reader(text.splitlines()):
+            if row:
+                yield posixpath.normpath(folder / row[0]), row[1] if len(row) > 1 else ""
+
+
+def _names_others(plugins: str, record: str) -> bool:
+    """Whether programs load modules of other packages as plugins of this one."""
+    own = {re.split(r"[/.,]", line, maxsplit=1)[0] for line in record.splitlines()}
+    groups = (group for group in re.split(r"(?m)^\[", plugins) if not group.startswith(_SCRIPTS))
+    return any(module not in own for group in groups for module in re.findall(r"(?m)^[^=\n]+=\s*(\w+)", group))
+
+
+def _dpkg(text: str, sums: str) -> Iterator[tuple[str, str]]:
+    """Each path, also behind the links from / into /usr."""
+    known = {f"/{path}": f"md5={digest}" for digest, _, path in (line.partition("  ") for line in sums.splitlines())}
+    for path in text.splitlines():
+        yield path, known.get(path, "")
+        if path.startswith(_MERGED):
+            yield f"/usr{path}", known.get(path, "")
+
+
+def _below(text: str, folder: PurePosixPath, added: Collection[str]) -> Iterator[str]:
+    """What lies in the folders of npm's packages."""
+    try:
+        names = [PurePosixPath(name) for name in json.loads(text)["packages"] if "node_modules/" in name]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    packages = tuple(f"{folder / name}/" for name in names if not name.is_absolute() and ".." not in name.parts)
+    yield from (path for path in added if path.startswith(packages))
+
+
+def _has_sum(content: bytes | None, known: str) -> bool:
+    name, _, value = known.partition("=")
+    if not value or content is None:  # it is large
+        return True
+    if name not in ("sha256", "md5"):
+        return False
+    digest = hashlib.new(name, content, usedforsecurity=False)
+    return value in (digest.hexdigest(), base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode())

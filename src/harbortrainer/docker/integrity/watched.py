@@ -1,0 +1,364 @@
+"""A container's verification, watched: what is opened and written, and what the policy's processes do to it.
+
+A part of watcher.py's program, which needs root and has the standard library alone.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from harbortrainer.docker.integrity.living import (
+    ENDED,
+    MOST_PROCESSES,
+    OWN,
+    RING,
+    TESTS,
+    Look,
+    Process,
+    fields_of,
+    inner_of,
+    listed_of,
+    mapped,
+    pids_of,
+    program_of,
+    threads_of,
+)
+from harbortrainer.docker.integrity.marks import (
+    CHANGED,
+    CLOSE_WRITE,
+    OPEN,
+    OPEN_EXEC,
+    OVERFLOW,
+    Event,
+    Marks,
+    below,
+    names,
+)
+from harbortrainer.docker.integrity.traces import Trace, Traces
+
+MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
+MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 8, 4096  # the second: of a file
+MOST_LATE = 4096
+SHARED = "/dev/shm"
+EXEC_SEC, NAP_SEC = 5.0, 0.01  # for shells to end that ran the agent's commands
+DRAIN_SEC = 5.0  # for events that wait when verification has ended
+LOOKS = 5  # until no process ends meanwhile; else some end all the time
+ROUNDS = 5  # until every process of the policy is followed
+_MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
+_MEMORY_NAME = "/proc/PID/mem"
+ENDED_SOCKET = "unix (ended)"
+# Of a file of an ended process in /proc, or of a device: no file of a layer.
+_HARMLESS = (errno.ESRCH, errno.EINVAL, errno.ENXIO, errno.ENODEV)
+
+
+class Watch:
+    """A container's verification. `readers`: path -> processes that opened it, the first ones, in the order of first
+    opens; without those of the policy. `programs`: what readers ran.
+
+    `tampered`: what processes of the policy did to what is verification's own. `overflow`: what was opened is not
+    known. `unseen`: they did more than was seen. `own`: what is in OWN before verification writes there; `late`: files
+    elsewhere that processes of the policy wrote, in SHARED also before; `made`: inodes that others wrote.
+    `lost`: the kernel lost events.
+    """
+
+    def __init__(self, container: Mapping[str, Any], traces: Traces) -> None:
+        self._first, self._kept, self._traces = container["pid"], frozenset[int](container["kept"]), traces
+        self.lock = threading.Lock()
+        self.readers: dict[str, list[int]] = {}
+        self.programs: dict[int, dict[str, object]] = {}
+        self.written: set[str] = set()
+        self.late: set[str] = set()
+        self.made: set[int] = set()
+        self.own: list[str] = []
+        self._peeked: set[str] = set()  # of TESTS, by the policy
+        self._uploads: set[int] = set()  # processes that wrote there
+        self.tampered: set[str] = set()
+        self.overflow = self.unseen = self.lost = self.ended = False
+        self._characters = 0
+        self._judged: dict[int, bool] = {}
+        self._asked: set[int] = set()  # processes whose program was read, or could not be
+        self._new: set[int] = set()  # whose next one is about to be loaded
+        self._inner: dict[int, int] = {}
+        self.trace: Trace | None = None
+        self.before: dict[int, Process] = {}
+        self.marks = Marks(self._first)
+        try:
+            self._begin(container)
+        except OSError:
+            self.close()
+            raise
+
+    def _begin(self, container: Mapping[str, Any]) -> None:
+        look = settled(container)
+        self.before, self.unseen = look.processes, not look.complete
+        self.late.update(path for path, is_folder in below(f"/proc/{self._first}/root", SHARED) if not is_folder)
+        for folder in OWN:
+            self.own += [path for path, _ in below(f"/proc/{self._first}/root", folder.rstrip("/"))]
+        if self.before.keys() <= {self._first}:
+            return
+        if self._traces.why:  # the trainer was told
+            return
+        self.trace = self._traces.lend()
+        if self.trace is None or not self._follow(self.trace):
+            self.unseen = True
+
+    def _follow(self, trace: Trace) -> bool:
+        """Whether all processes of the policy are followed, with what they start."""
+        for _ in range(ROUNDS):
+            pids = [pid for pid in pids_of(self._first) if pid not in self._kept]
+            trace.take()
+            threads = {thread for pid in pids for thread in threads_of(pid)} - trace.followed - trace.forked
+            if not threads:
+                return not trace.lost
+            found = Look(self._first, set(pids) - self.before.keys() - trace.forked).processes
+            self.before |= {pid: one for pid, one in found.items() if pid != ENDED}
+            trace.follow(threads)
+        return False
+
+    def take(self) -> bool:
+        """Take in the events that wait, or a part of them. Returns whether there were some."""
+        found = False
+        for event in self.marks.events():
+            found = True
+            if event.mask & OVERFLOW:
+                self._lose()
+            elif event.error:
+                self._not_opened(event)
+            elif event.mask & CHANGED:
+                self._tamper(event.path, event.pid)
+            else:
+                self._note(event)
+        return found
+
+    def take_calls(self) -> None:
+        if self.trace is not None:
+            for call in self.trace.take():
+                if call.name not in self.tampered and not self._is_policys_thread(call.target):
+                    self.tampered.add(call.name)
+            self.unseen |= self.trace.lost
+            if not self.trace.lost and self.trace.signalled - self._kept:
+                self.tampered.add("signal")
+
+    def _note(self, event: Event) -> None:
+        """The kernel makes one event of several ones of a process and file."""
+        if event.mask & CLOSE_WRITE:
+            self._note_write(event)
+        if event.path.endswith("/mem") and (found := _MEMORY.fullmatch(event.path)):
+            self._note_memory(int(found[1]), event.pid)
+        opens = bool(event.mask & OPEN) and not self.overflow
+        if opens and self._opens_for_policy(event.pid):
+            opens = False
+            if event.path.startswith(TESTS) and len(self._peeked) < MOST_TAMPERED:
+                self._peeked.add(event.path)
+        for path in () if self.overflow else names(event.path):
+            if path not in self.readers and path not in self.written:
+                self._characters += len(path)
+            if event.mask & CLOSE_WRITE:
+                self.written.add(path)
+            if opens:
+                self._note_reader(path, event)
+        if opens:
+            self._note_program(event)
+        if len(self.readers) + len(self.written) > MOST_PATHS or self._characters > MOST_CHARACTERS:
+            self._flooded()
+
+    def _note_write(self, event: Event) -> None:
+        if event.path.startswith(OWN):
+            self._tamper(event.path, event.pid)
+            if event.path.startswith(TESTS):
+                self._uploads.add(event.pid)
+        elif self._writes_for_policy(event.pid):
+            self.late.update(names(event.path))
+        elif event.file >= 0:
+            self.made.add(os.fstat(event.file).st_ino)
+        if len(self.late) > MOST_LATE:
+            self._flooded()
+
+    def _note_reader(self, path: str, event: Event) -> None:
+        readers = self.readers.setdefault(path, [])
+        if event.pid not in readers and len(readers) < MOST_READERS:
+            readers.append(event.pid)
+        if len(readers) == MOST_READERS and not path.startswith("/proc/"):  # libraries, above all
+            self.marks.leave_file(event.file)
+
+    def _note_program(self, event: Event) -> None:
+        """At the first open of a process, and at the first one after those that load another program."""
+        pid = event.pid
+        loads = bool(event.mask & OPEN_EXEC)
+        if loads or pid in self._new or (pid not in self._asked and len(self._asked) < MOST_PROGRAMS):
+            self._asked.add(pid)
+            with contextlib.suppress(OSError, IndexError):  # it has ended
+                self.programs[pid] = program_of(pid)
+            (self._new.add if loads else self._new.discard)(pid)
+
+    def _note_memory(self, inner: int, pid: int) -> None:
+        """`inner`: the process whose memory is opened, as the container numbers it."""
+        if _MEMORY_NAME not in self.tampered and not self._is_policys_thread(inner):
+            self._tamper(_MEMORY_NAME, pid)
+
+    def _not_opened(self, event: Event) -> None:
+        """The file of an event could not be opened here."""
+        if event.error == errno.ESRCH and event.mask & CLOSE_WRITE:  # the memory of a process that has ended
+            self._tamper(_MEMORY_NAME, event.pid)
+        elif event.error not in _HARMLESS:
+            self._flooded()
+
+    def _lose(self) -> None:
+        self._flooded()
+        self.lost = self.unseen = True
+
+    def _flooded(self) -> None:
+        if not self.overflow:
+            self.overflow = True
+            self.marks.leave_opens()
+        for known in (self.readers, self.programs, self.written, self.late, self.made):
+            known.clear()
+
+    def _tamper(self, what: str, pid: int) -> None:
+        if what not in self.tampered and len(self.tampered) < MOST_TAMPERED and self._is_policys(pid):
+            self.tampered.add(what)
+
+    def _opens_for_policy(self, pid: int) -> bool:
+        """As `_is_policys`; False, too, where numbers of processes may have come round."""
+        if self.trace is not None and self.trace.lost:
+            return False
+        if pid not in self._judged:
+            self._judged[pid] = self._is_policys(pid)
+        return self._judged[pid]
+
+    def _writes_for_policy(self, pid: int) -> bool:
+        return self._judged[pid] if pid in self._judged else self._is_policys(pid)
+
+    def _is_policys(self, pid: int) -> bool:
+        """Whether the process lived before verification, or was started by one that did."""
+        if (known := self.before.get(pid)) is not None:
+            fields = fields_of(pid)
+            return fields is None or fields[19] == known.began
+        if self.before.keys() <= {self._first}:
+            return False
+        self.take_calls()
+        return pid in self.trace.forked if self.trace else self._descends(pid)
+
+    def _descends(self, pid: int) -> bool:
+        """The same where nothing is traced: orphans and what has ended cannot be told."""
+        for _ in range(64):
+            if (fields := fields_of(pid)) is None or pid in self._kept:
+                return False
+            pid = int(fields[1])
+            if pid in self.before:
+                return pid != self._first
+        return False
+
+    def _is_policys_thread(self, inner: int) -> bool:
+        """Whether the container's number for a thread is one of the policy's."""
+        if not inner:
+            return False
+        threads = {thread for pid in self.before if pid != self._first for thread in threads_of(pid)}
+        for thread in threads | (self.trace.forked if self.trace else set()):
+            if thread not in self._inner:
+                self._inner[thread] = inner_of(thread)
+        return inner in self._inner.values()
+
+    def end(self) -> dict[str, object]:
+        """What happened. Call `close` afterwards."""
+        with self.lock:
+            self.ended = True
+            give_up = time.monotonic() + DRAIN_SEC
+            while not self.lost and self.take():
+                if time.monotonic() > give_up:
+                    self._lose()
+            self.take_calls()
+            forked = self.trace.forked if self.trace else set[int]()
+            alive = set(self.before) | (forked.intersection(pids_of(self._first)) if forked else set())
+            look = Look(self._first, alive)
+            self.unseen |= not look.complete
+            for pid, one in look.processes.items():
+                self._holds(pid, one)
+            self.tampered |= {path for path in self._peeked if {*self.readers.get(path, ())} - self._uploads}
+            moved, changed = (self.trace.moved, self.trace.changed) if self.trace else (False, False)
+            return {
+                "readers": self.readers, "programs": self.programs, "written": sorted(self.written),
+                "tampered": sorted(self.tampered), "processes": living(self._first, self.before, look.processes),
+                "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
+                "changed": moved or changed, "made": sorted(self.made) if moved else [],
+                "sockets": self._sockets(look.processes),
+            }  # fmt: skip
+
+    def _sockets(self, after: Mapping[int, Process]) -> list[str]:
+        """On which the policy's processes began to listen."""
+        names = [{name for one in look.values() for name in one.sockets} for look in (self.before, after)]
+        new = sorted(f"unix {name}" for name in names[1] - names[0])
+        if self.trace is None:
+            return new
+        ended = [ENDED_SOCKET] if self.trace.listened > len(new) else []
+        return [*(f"tcp {port}" for port in sorted(self.trace.ports)[:MOST_TAMPERED]), *new[:MOST_TAMPERED], *ended]
+
+    def _holds(self, pid: int, process: Process) -> None:
+        """It may still write what is verification's own, so that no event tells."""
+        with contextlib.suppress(OSError):
+            for path in {*process.writes, *mapped(pid)}:
+                if path == RING and self.trace is not None:
+                    self.trace.moved = True
+                self._note(Event(path, CLOSE_WRITE, pid))
+
+    def close(self) -> None:
+        self.marks.close()
+        if (trace := self.trace) is not None:
+            self.trace = None
+            self._traces.give_back(trace)
+
+
+def settled(container: Mapping[str, Any]) -> Look:
+    """The policy's processes, once the shells have ended that ran the agent's commands, or after EXEC_SEC."""
+    first, give_up = container["pid"], time.monotonic() + EXEC_SEC
+    while True:
+        pids = pids_of(first)
+        inside = {0, *pids}  # the daemon starts shells from outside, but for the first one
+        others = {pid: fields for pid in pids if pid != first and (fields := fields_of(pid)) is not None}
+        ending = [
+            pid
+            for pid, (state, parent, *_) in others.items()
+            if state not in "ZX" and (pid == container["shell"] or int(parent) not in inside)
+        ]
+        if not ending or time.monotonic() > give_up:
+            break
+        time.sleep(NAP_SEC)
+    look = _taken(container)
+    for _ in range(LOOKS - 1):
+        if ENDED not in look.processes:  # else it may be a shell of the daemon's, which nobody had waited for yet
+            break
+        time.sleep(NAP_SEC)
+        look = _taken(container)
+    return look
+
+
+def _taken(container: Mapping[str, Any]) -> Look:
+    pids = pids_of(container["pid"])
+    look = Look(container["pid"], {*pids, *listed_of(container["pid"])}.difference(container["kept"]))
+    look.complete &= len(pids) < MOST_PROCESSES
+    return look
+
+
+def living(first: int, before: Mapping[int, Process], after: Mapping[int, Process]) -> list[dict[str, object]]:
+    """The policy's processes: those of `before`. `ran`: one used a processor since, or ended."""
+    found: list[dict[str, object]] = []
+    for pid, one in before.items():
+        now = after.get(pid)
+        if now is None or now.began != one.began:
+            ran, now = True, one
+        else:
+            ran = now.ran < 0 or now.ran != one.ran
+        if ran or pid != first:  # which only sleeps
+            name = f"1 ({one.name})" if pid == first else one.name  # no solution leaves one of this name
+            found.append(
+                {
+                    "name": name, "ran": ran, "busy": now.ran < 0, "writes": one.writes, "pid": one.inner,
+                    "ports": sorted({*one.ports, *now.ports}), "sockets": sorted({*one.sockets, *now.sockets}),
+                }
+            )  # fmt: skip
+    return found

@@ -1,0 +1,1 @@
+"""What runs leave on the daemon, and its disk."""

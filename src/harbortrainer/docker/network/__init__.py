@@ -1,0 +1,1 @@
+"""The network of trials, and what they reach."""

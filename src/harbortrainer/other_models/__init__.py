@@ -1,0 +1,1 @@
+"""Models beside the policy: judge, simulated users, a policy behind an endpoint."""

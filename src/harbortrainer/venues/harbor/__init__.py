@@ -1,0 +1,1 @@
+"""The venue of Harbor's trials: container, agent, verifier."""

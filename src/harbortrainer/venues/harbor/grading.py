@@ -1,0 +1,228 @@
+"""The verifier of trials in containers of this package: it asks whether a reward depends on what no task asked for."""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import AsyncIterator, Collection
+from typing import Any, override
+
+import requests
+from docker.errors import DockerException
+from harbor.models.task.config import TaskConfig
+from harbor.models.trial.paths import EnvironmentPaths
+from harbor.models.verifier.result import VerifierResult
+from harbor.utils.file_staging import selected_directory
+from harbor.verifier.verifier import (
+    AddTestsDirError,
+    DownloadVerifierDirError,
+    RewardFileEmptyError,
+    RewardFileNotFoundError,
+    VerifierOutputParseError,
+)
+
+from harbortrainer.docker.box.archive import TooMuch
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.integrity.again import Again, GradingPlace
+from harbortrainer.docker.integrity.agent_phases import SETTLE_SEC
+from harbortrainer.docker.integrity.cause import Causes, is_made_anew
+from harbortrainer.docker.integrity.layer import MOST_CHANGES, FileChange
+from harbortrainer.docker.integrity.solution import SOLUTION_SEC
+from harbortrainer.docker.integrity.watch import Seen, Sight
+from harbortrainer.durable.files import make_folder, write_json
+from harbortrainer.errors import EnvironmentFault, UserError, one_line
+from harbortrainer.harbor import boundary
+from harbortrainer.venues.harbor import depends
+from harbortrainer.venues.harbor.depends import Depends
+from harbortrainer.venues.harbor.outcome import read_reward
+from harbortrainer.venues.harbor.reward_files import SafeVerifier
+
+VERIFIER = "harbortrainer.venues.harbor.grading:GradingVerifier"
+VERIFICATIONS = 4.0  # of a trial at most; each of them has the task's own limit
+CAUSES, RECORDED, SHOWN = "causes.json", 200, 5  # in the trial's folder; the most names that it and a detail have
+_BROKEN = (
+    AddTestsDirError, DownloadVerifierDirError, RewardFileEmptyError, RewardFileNotFoundError,
+    VerifierOutputParseError, RuntimeError, TimeoutError,
+)  # fmt: skip
+_OTHERS = (DockerException, requests.RequestException, UserError, EnvironmentFault)
+# By task and step: whether verification ends in a container that no agent touched, and paths that it changes there.
+_untouched: dict[str, tuple[bool, frozenset[str]]] = {}
+_log = logging.getLogger("harbortrainer")
+
+
+def most_limits(config: TaskConfig) -> float:
+    """Times a verifier's limit, for Harbor: for all verifications, and for the task's solution to run once for them."""
+    steps = (step.verifier.timeout_sec for step in config.steps or ())
+    least = min([config.verifier.timeout_sec, *(own for own in steps if own)])
+    return VERIFICATIONS + ((config.agent.timeout_sec or SOLUTION_SEC) + SETTLE_SEC) / least
+
+
+class GradingVerifier(SafeVerifier):
+    """Harbor's, watched. A reward above 0 that has unasked causes is measured again without them.
+
+    The same reward: the grade stands. Otherwise the second one is the grade if the reward needs none of the work, if
+    verification met a cause before the work, or if a process of the policy wrote what is verification's; else the
+    trial has none, and the environment's verdict names the causes. Verification that breaks earns 0 where that of an
+    untouched container ends.
+    """
+
+    @override
+    @boundary
+    async def verify(self) -> VerifierResult:
+        environment = self.environment
+        if not isinstance(environment, DockerEngineEnvironment) or not environment.is_watchable:
+            return await super().verify()
+        again = Again(environment)
+        try:
+            async with self._watched(environment) as sight, asyncio.timeout(self._limit_sec):
+                first = await super().verify()
+        except _BROKEN as error:
+            if not await self._is_policys_fault(again, error):
+                raise
+            _log.warning(
+                "%s: verification broke, as it does not without the agent: reward 0 (%s)", *_brief(self, error)
+            )
+            return VerifierResult(rewards={"reward": 0.0})
+        if (reward := _reward(first)) <= 0:
+            return first
+        if not again.is_whole:
+            environment.verdict.unasked += (f"more than {MOST_CHANGES:,} changes",)
+            return first
+        causes = await self._causes(again, sight.seen)
+        came_from = _depends(environment, sight.seen, causes)
+        await asyncio.to_thread(depends.write, self.trial_paths.trial_dir, came_from)
+        if not causes:
+            return first
+        without = await self._without(again, causes)
+        hooked = without < reward and (causes.hooked or await self._needs_no_work(again, causes, reward))
+        await asyncio.to_thread(self._record, causes, reward, without, hooked)
+        if without >= reward:
+            return first
+        if hooked:
+            return VerifierResult(rewards={"reward": max(without, 0.0)})
+        environment.verdict.unasked += tuple(causes.names)
+        return first
+
+    async def _without(self, again: Again, causes: Causes) -> float:
+        """The reward without the causes, in a fresh container; in this one if it has services that the task asks for.
+
+        In this one, too, if it is too large for a copy. There it counts only if nothing unasked goes on.
+        """
+        if not causes.services:
+            with contextlib.suppress(TooMuch):
+                return await self._measured(again.fresh(causes.unasked))
+        async with again.in_place(causes) as place, self._watched(place.environment) as sight:
+            reward = await self._measured(contextlib.nullcontext(place))
+        left = await self._causes(again, sight.seen, causes.unasked)
+        return -math.inf if left.processes or left.tampered or left.late or left.sockets else reward
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, environment: DockerEngineEnvironment) -> AsyncIterator[Sight]:
+        """Watch a verification. Folders of tests are there before: what happens in new ones is seen a moment later."""
+        sources, _, _ = self._resolve_tests()
+        selections = [self.task.file_filter.select(source) for source in sources]
+        tests = EnvironmentPaths.tests_dir
+        own = {str(tests / name) for one in selections for name in one.relative_paths}
+        if any(len(name.parts) > 1 for one in selections for name in one.relative_paths):
+            for selection in selections:
+                with selected_directory(selection) as source:
+                    await environment.upload_dir(source, str(tests))
+        async with environment.watched(own) as sight:
+            yield sight
+
+    async def _needs_no_work(self, again: Again, causes: Causes, reward: float) -> bool:
+        """Whether the unasked changes earn the reward by themselves."""
+        if causes.services or causes.may_be_work:
+            return False
+        with contextlib.suppress(TooMuch):
+            return await self._measured(again.fresh(causes.work)) >= reward
+        return False
+
+    async def _measured(self, where: contextlib.AbstractAsyncContextManager[GradingPlace]) -> float:
+        """The reward there; -inf = verification broke."""
+        async with where as place:
+            if isinstance(self.environment, DockerEngineEnvironment):
+                self.environment.verdict.again += 1
+            verifier = SafeVerifier(
+                self.task, place.paths, place.environment, self.override_env, self.logger,
+                verifier_env=self.verifier_env, step_name=self.step_name,
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(self._limit_sec):
+                    return _reward(await verifier.verify())
+            except _BROKEN as error:
+                if _is_machines(error):
+                    raise
+                return -math.inf
+
+    async def _is_policys_fault(self, again: Again, error: Exception) -> bool:
+        """Whether verification breaks because of what the agent left: measured once a task and process."""
+        environment = self.environment
+        assert isinstance(environment, DockerEngineEnvironment)
+        if _is_machines(error) or not await environment.is_up():
+            return False
+        return (await self._of_untouched(again))[0]
+
+    async def _of_untouched(self, again: Again) -> tuple[bool, frozenset[str]]:
+        key = f"{self.task.paths.task_dir} {self.step_name}"
+        if key not in _untouched:
+            async with again.fresh(None) as place:
+                ends = await self._measured(contextlib.nullcontext(place)) > -math.inf
+                _untouched[key] = ends, await again.changed_in(place)
+        return _untouched[key]
+
+    async def _causes(self, again: Again, seen: Seen, undone: Collection[FileChange] = ()) -> Causes:
+        """Verification itself may have made what only the layer shows: one of an untouched container tells."""
+        causes = await again.causes(seen, undone)
+        if (seen.moved or seen.changed) and any(one.path not in seen.late for one in causes.late):
+            return await again.causes(seen, undone, (await self._of_untouched(again))[1])
+        return causes
+
+    @property
+    def _limit_sec(self) -> float:
+        config = self.task.config
+        step = next((step for step in config.steps or () if step.name == self.step_name), None)
+        own = step.verifier.timeout_sec if step else None
+        return own if own is not None else config.verifier.timeout_sec
+
+    def _record(self, causes: Causes, first: float, without: float, hooked: bool) -> None:
+        folder = self.trial_paths.trial_dir
+        make_folder(folder)
+        known: dict[str, Any] = {
+            "reward": first, "without": without if math.isfinite(without) else None, "hooked": hooked,
+            "number": len(causes.names), "causes": causes.names[:RECORDED],
+        }  # fmt: skip
+        write_json(folder / CAUSES, known)
+
+
+def unasked(causes: tuple[str, ...]) -> str:
+    """The detail of a trial whose reward depends on them, in one line."""
+    names = [name.encode("unicode_escape").decode("ascii")[:80] for name in causes[:SHOWN]]
+    more = f" and {len(causes) - SHOWN} more" if len(causes) > SHOWN else ""
+    return f"the reward depends on what the task does not ask for: {', '.join(names)}{more}"
+
+
+def _depends(environment: DockerEngineEnvironment, seen: Seen, causes: Causes) -> Depends:
+    """Changed files that a verification opened, unasked ones first, and services of the agent that went on."""
+    assert environment.phases.found is not None
+    opened = seen.opened or {}
+    changed = {one.path for one in environment.phases.found.changes if not is_made_anew(one.path)}
+    services = [f"tcp {port} {one.name}" for one in seen.processes for port in one.ports]
+    services += [f"process {one.name}" for one in seen.processes if one.ran and not one.ports]
+    unasked = {one.path for one in causes.changes}
+    return Depends.of(changed & opened.keys(), services, first=unasked, watched=seen.opened is not None)
+
+
+def _reward(result: VerifierResult) -> float:
+    value, _ = read_reward(result.rewards)
+    return -math.inf if value is None else value
+
+
+def _is_machines(error: BaseException) -> bool:
+    """Whether Docker or the user caused it."""
+    causes = (error, error.__cause__, error.__context__)
+    return any(isinstance(one, _OTHERS) for one in causes)
+
+
+def _brief(verifier: SafeVerifier, error: Exception) -> tuple[str, str]:
+    return verifier.trial_paths.trial_dir.name, f"{type(error).__name__}: {one_line(str(error)[:200])}"

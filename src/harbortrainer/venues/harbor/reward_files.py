@@ -1,0 +1,33 @@
+"""Harbor's verifier, without its reading of reward files that a container may have made large, endless, or no files."""
+
+import os
+import stat
+from pathlib import Path
+from typing import override
+
+from harbor.verifier.verifier import Verifier, VerifierOutputParseError
+
+from harbortrainer.docker.box.archive import REWARD
+
+
+class SafeVerifier(Verifier):
+    """Harbor's. A reward file that is no regular one, or larger than REWARD, raises VerifierOutputParseError."""
+
+    @override
+    def _parse_reward_text(self) -> dict[str, float | int]:
+        _check(self.trial_paths.reward_text_path)
+        return super()._parse_reward_text()
+
+    @override
+    def _parse_reward_json(self) -> dict[str, float | int]:
+        _check(self.trial_paths.reward_json_path)
+        return super()._parse_reward_json()
+
+
+def _check(file: Path) -> None:
+    """Raises VerifierOutputParseError also for a link that leads out of the folder."""
+    found = os.stat(file)
+    if not stat.S_ISREG(found.st_mode) or not file.resolve().is_relative_to(file.parent.resolve()):
+        raise VerifierOutputParseError(f"{file} is no regular file of its folder")
+    if found.st_size > REWARD.size:
+        raise VerifierOutputParseError(f"{file} has {found.st_size:,} bytes, more than {REWARD.size:,}")

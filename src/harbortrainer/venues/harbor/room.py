@@ -1,0 +1,115 @@
+"""A run's Harbor trials: their hosts, the daemon's circuit breaker, images, clean-up, Harbor's job files."""
+
+import asyncio
+import contextlib
+import gc
+import pkgutil
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+
+from harbortrainer.config import Config
+from harbortrainer.docker.checks.host import EnvironmentHost as Docker
+from harbortrainer.docker.checks.host import cleaned, maker
+from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.images.supply import ImageSupply, builds_at_once
+from harbortrainer.harbor import quiet_harbor_log, write_job_files
+from harbortrainer.rollout.fleet import Cluster, Fleet, FleetHost
+from harbortrainer.rollout.gates import UNOBSERVED
+from harbortrainer.rollout.venue import RunParts, Say
+from harbortrainer.stopping import in_daemon_thread
+from harbortrainer.tasks.folders import folder_of
+from harbortrainer.tasks.task import Task
+from harbortrainer.venues.harbor.agent_session import AgentService
+from harbortrainer.venues.harbor.environment import PREBUILT_ONLY
+from harbortrainer.venues.harbor.program import program_of
+from harbortrainer.venues.harbor.trial import LocalHost, NewTrial
+
+
+class HarborRoom:
+    """Runs the trials of task directories: on `local`, or on the hosts of a cluster."""
+
+    def __init__(self, run: RunParts, docker: Docker, new_trial: NewTrial, cluster: Cluster | None = None) -> None:
+        self._docker, self._run_id, self._cluster = docker, run.run_id, cluster
+        self.agent, self.gate = run.config.agent, run.gates.containers
+        daemon = Daemon(run.config.outage_limit_sec, docker.ping)
+        agents = AgentService.of(run.template) if program_of(run.config) is not None else None
+        self.local = LocalHost(run, daemon, new_trial, agents)
+        self._supply: ImageSupply | None = None
+        observer = UNOBSERVED if cluster is None else run.observer
+        self.fleet = Fleet(self.gate, run.config.outage_limit_sec, observer)
+        if cluster is None:
+            self.fleet.join(self.local)
+        else:
+            run.sampler.follow(self.fleet)
+
+    @property
+    def outages(self) -> int:
+        return self.fleet.outages
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return {} if self._cluster is None else self.fleet.metrics
+
+    def host(self) -> AbstractAsyncContextManager[FleetHost]:
+        return self.fleet.host()
+
+    @contextlib.asynccontextmanager
+    async def prepared(self, tasks: Sequence[Task], say: Say) -> AsyncIterator[None]:
+        """Clean the host around the block and guard its disk; images are made within it. Raises UserError.
+
+        With a cluster each of its hosts does so.
+        """
+        if self._cluster is not None:
+            async with self._cluster.joined(self.fleet, tasks, say):
+                yield
+            return
+        agents = self.local.agents
+        async with (
+            agents.endpoint if agents else contextlib.nullcontext(),
+            cleaned(self._docker, self._run_id, say),
+        ):
+            folders = list(map(folder_of, tasks))
+            config = self.local.parts.config
+            only = bool(config.environment_kwargs.get(PREBUILT_ONLY))
+            make = maker(self._docker, self._run_id, only, say)
+            at_once = builds_at_once(config.n_parallel_builds)
+            window = None  # hosts of a cluster keep all images, which they compare
+            if config.hosts == "none":
+                window = await in_daemon_thread(self._docker.window, config.images_gb, self._run_id)
+            works = partial(self._docker.network_works, run_id=self._run_id)
+            supply = ImageSupply(make, at_once, config.outage_limit_sec, say, len(folders), window, works)
+            try:
+                network = in_daemon_thread(self._docker.open_network, folders)
+                await asyncio.gather(warm_up(config), network)
+                async with supply as self._supply:
+                    yield
+            finally:
+                await self.aclose()
+
+    def expect(self, tasks: Sequence[Task]) -> None:
+        if self._supply is not None:
+            self._supply.expect(list(map(folder_of, tasks)))
+
+    def supplied(self, task: Task) -> AbstractAsyncContextManager[str]:
+        """The task's images; hosts of a cluster make their own, all of them when they join."""
+        return contextlib.nullcontext("") if self._supply is None else self._supply.supplied(folder_of(task))
+
+    def close_batch(self, trials_dir: Path, n_trials: int) -> None:
+        write_job_files(trials_dir, n_trials)
+
+    async def aclose(self) -> None:
+        """Wait for what the trials leave on their hosts. Safe to repeat."""
+        await self.fleet.close()
+
+
+async def warm_up(config: Config) -> None:
+    """Import Harbor's agent in a thread, before the first trial needs it: some bring litellm, for seconds."""
+    program = program_of(config)
+    await asyncio.to_thread(
+        pkgutil.resolve_name, program.import_path if program else "harbortrainer.venues.harbor.terminus"
+    )
+    gc.collect()
+    gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
+    quiet_harbor_log()
