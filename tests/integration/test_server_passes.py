@@ -205,7 +205,8 @@ with jax.set_mesh(jax.make_mesh((1,), ("tp",), axis_types=auto)):
     own = LoRALinear(32, 300, use_bias=False, kernel_init=rows, **common)
     own.lora_A[...] += 1
     own.lora_B[...] += 0.5
-hidden, given = jax.random.normal(jax.random.key(1), (2, 25, 32)).astype(rounded), jax.random.normal(jax.random.key(2), (2, 25, 300))
+hidden = jax.random.normal(jax.random.key(1), (2, 25, 32)).astype(rounded)
+given = jax.random.normal(jax.random.key(2), (2, 25, 300))
 adapters = jnp.array([0, 1])
 models = [SimpleNamespace(lm_head=None, model=SimpleNamespace(embed_tokens=tied)), SimpleNamespace(lm_head=own)]
 
@@ -214,9 +215,10 @@ def differentiated(head, hidden):
     return values.astype(jnp.float32), pull(given.astype(values.dtype))[0].astype(jnp.float32)
 
 def exact_of(kernel, low_rank):
-    return lambda hidden, _: hidden @ kernel.astype(jnp.float32) + (low_rank and 0.5 * 4 * hidden.sum(axis=-1, keepdims=True))
+    kernel = kernel.astype(jnp.float32)
+    return lambda hidden, _: hidden @ kernel + low_rank * hidden.sum(axis=-1, keepdims=True)
 
-exact = [exact_of(tied.embedding[...].T, 0), exact_of(own.kernel[...], 1)]
+exact = [exact_of(tied.embedding[...].T, 0), exact_of(own.kernel[...], 0.5 * 4)]
 
 def far():
     found = []
