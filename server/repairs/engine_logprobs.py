@@ -48,7 +48,7 @@ def transposed(self: Any) -> Head:
 def exact(stock_head: Callable[[Any], Head]) -> Callable[[Any], Head]:
     def get_lm_head(self: Any) -> Head:
         """Wraps a model's get_lm_head. An adapter's part has the model's dtype."""
-        layer = stock_head(self)
+        layer: Any = stock_head(self)
         if not isinstance(layer, LoRALinear):
             return layer
 
