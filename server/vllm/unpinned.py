@@ -32,9 +32,8 @@ stock_logits = LogitsProcessor._get_logits
 
 def exact_logits(self: Any, hidden_states: Any, lm_head: Any, embedding_bias: Any) -> Any:
     """Wraps LogitsProcessor._get_logits, of one GPU and bfloat16 weights that are not quantized. (N, H) -> (N, V)."""
-    weight: Any = getattr(lm_head, "weight", None)
-    is_plain = weight is not None and weight.dtype == hidden_states.dtype == torch.bfloat16
-    if not is_plain or embedding_bias is not None or getattr(lm_head, "tp_size", 1) > 1:
+    weight, other = getattr(lm_head, "weight", None), getattr(lm_head, "tp_size", 1) > 1 or embedding_bias is not None
+    if weight is None or other or not weight.dtype == hidden_states.dtype == torch.bfloat16:
         return stock_logits(self, hidden_states, lm_head, embedding_bias)
     logits = torch.mm(hidden_states, weight.t(), out_dtype=torch.float32)
     return logits[..., : self.org_vocab_size]
