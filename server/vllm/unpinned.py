@@ -35,7 +35,12 @@ def exact_logits(self: Any, hidden_states: Any, lm_head: Any, embedding_bias: An
     weight, other = getattr(lm_head, "weight", None), getattr(lm_head, "tp_size", 1) > 1 or embedding_bias is not None
     if weight is None or other or not weight.dtype == hidden_states.dtype == torch.bfloat16:
         return stock_logits(self, hidden_states, lm_head, embedding_bias)
-    logits = torch.mm(hidden_states, weight.t(), out_dtype=torch.float32)
+    try:
+        logits = torch.mm(hidden_states, weight.t(), out_dtype=torch.float32)
+    except (RuntimeError, TypeError) as error:  # a torch or a device that has no such product
+        print(f"logits are rounded: {error}", flush=True)
+        LogitsProcessor._get_logits = stock_logits
+        return stock_logits(self, hidden_states, lm_head, embedding_bias)
     return logits[..., : self.org_vocab_size]
 
 
