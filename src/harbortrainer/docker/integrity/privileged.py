@@ -16,13 +16,14 @@ from typing import Protocol
 from docker.errors import ImageNotFound
 from docker.types import LogConfig
 
+import harbortrainer
 from harbortrainer.docker.box.first_shell import DOCKER_FRAME, duplex, frames
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.keeping.cleaning import image_labels, labels, remove_container
 
 EMPTY = "harbortrainer/empty:1"  # an image without a file: no image's author gets the rights of the helper
 END_SEC = 5.0
-_SOURCE = Path(__file__).resolve().parents[2]
+_SOURCE = Path(str(harbortrainer.__file__)).resolve().parents[1]
 _CAPABILITIES = ("DAC_OVERRIDE", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_PTRACE")
 _LIBRARIES = ("lib", "lib64", "usr")
 _CHUNK = 1 << 16
@@ -44,9 +45,14 @@ class RootProgram(Protocol):
 
 def start(module: str, run_id: str) -> RootProgram:
     """Start `main` of a module. Raises OSError, docker.errors.DockerException where that is impossible."""
-    code = f"import sys; sys.path.insert(0, {str(_SOURCE)!r}); from {module} import main; main()"
-    words = [os.path.realpath(sys.executable), "-I", "-S", "-c", code]
+    words = words_of(module)
     return _Beside(words) if os.geteuid() == 0 else _InContainer(words, run_id)
+
+
+def words_of(module: str) -> list[str]:
+    """The command line that runs `main` of a module."""
+    code = f"import sys; sys.path.insert(0, {str(_SOURCE)!r}); from {module} import main; main()"
+    return [os.path.realpath(sys.executable), "-I", "-S", "-c", code]
 
 
 class _Beside:
