@@ -158,8 +158,8 @@ async def test_what_nothing_of_the_rest_earns_ends_the_search(tmp_path: Path) ->
 
 
 async def test_work_that_the_tests_name_is_not_attacked_again_without_its_content(tmp_path: Path) -> None:
-    words = {"import os": 1.0, "nothing": 1.0}
-    rewards, ran = await attacked(write_task(tmp_path / "t"), words, {"/app/out.txt": False})
+    task, work = write_task(tmp_path / "t"), {"/app/out.txt": False}
+    rewards, ran = await attacked(task, {"import os": 1.0, "nothing": 1.0}, work)
     assert rewards == {"imported work": 1.0}
     assert len(ran) == 4
 
