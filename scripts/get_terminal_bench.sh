@@ -18,4 +18,4 @@ case $wanted in
   *@*) name=$wanted folder=$(basename "${wanted%@*}") ;;
   *) echo "get_terminal_bench.sh: unknown version '$wanted'; give 2.0, 2.1 or NAME@VERSION of the registry" >&2; exit 2 ;;
 esac
-exec "$python" -m src.tasks get "$name" to="datasets/$folder" "$@"
+exec "$python" -m src.tasks get "$name" to="${HARBORTRAINER_CALLER:-.}/datasets/$folder" "$@"

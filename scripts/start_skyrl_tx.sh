@@ -46,7 +46,7 @@ source "$ROOT/scripts/lib/server.sh"
 background=false
 if [ "${1:-}" = --background ]; then background=true && shift; fi
 case "${1:-}" in
-  -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}" && exit ;;
+  -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}" | spoken && exit ;;
   "" | -*) fail "usage: scripts/start_skyrl_tx.sh [--background] MODEL [TP] [flags of skyrl ...]" ;;
 esac
 model="$1" tp=1 && shift

@@ -56,6 +56,8 @@ prepare() {
 quickstart() {
   trap stop_all EXIT
   trap 'exit 1' TERM
+  case " $* " in *" resume="*) SETTINGS=() ;; esac # the run has its own, those of its user included
+  if [ -n "${HARBORTRAINER_CALLER:-}" ]; then SETTINGS+=(logs_dir="$HARBORTRAINER_CALLER/runs"); fi
   ensure_uv
   choose_server "$@"
   prepare
