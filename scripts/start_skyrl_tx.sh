@@ -52,7 +52,7 @@ esac
 model="$1" tp=1 && shift
 if [[ "${1:-}" =~ ^[0-9]+$ ]]; then tp="$1" && shift; fi
 
-cd "$ROOT"
+cd "${HARBORTRAINER_CALLER:-$ROOT}" # models are named as the trainer names them
 port="${SKYRL_TX_PORT:-8000}" host="${SKYRL_TX_HOST:-127.0.0.1}"
 require_whole SKYRL_TX_PORT "$port" 1
 [ "$port" -le 65535 ] || fail "SKYRL_TX_PORT=$port: must be 65535 or less"

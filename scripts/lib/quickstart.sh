@@ -15,7 +15,7 @@ start_server() {
   case " $* " in *" resume="* | *" run_name="*) fresh=0 ;; esac # a run that goes on needs the server's checkpoints
   local parts=(--server)
   if [ "${SAMPLER:-jax}" = vllm ]; then parts+=(--sampler); fi
-  if ! scripts/setup.sh "${parts[@]}" || ! said="$(env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" \
+  if ! scripts/setup.sh "${parts[@]}" || ! said="$(env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" HARBORTRAINER_CALLER= \
     scripts/start_skyrl_tx.sh --background "$MODEL" 1 --backend-config "{\"warm_up_tokens\": $WARM_UP}" 2>&1)"; then
     say ${said:+"$said"}
     kill -TERM $$

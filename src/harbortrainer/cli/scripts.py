@@ -62,9 +62,9 @@ def _link_environment(folder: Path) -> None:
 
 
 def _absolute(word: str) -> str:
-    """A word whose value is a file here, so that it is found from the script's folder too."""
-    name, equals, value = word.rpartition("=")
-    return f"{name}{equals}{Path(value).absolute()}" if value and Path(value).exists() else word
+    """`NAME=VALUE` whose value is a file here, so that it is found from the script's folder too."""
+    name, equals, value = word.partition("=")
+    return f"{name}={Path(value).absolute()}" if equals and value and Path(value).exists() else word
 
 
 def page(name: str) -> str:
