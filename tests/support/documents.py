@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _FOLDERS = ("docs/*.md", "datasets/README.md", "datasets/*/README.md", "models/*/README.md")
-PAGES = [Path("README.md"), Path("AGENTS.md"), *sorted(page for folder in _FOLDERS for page in Path().glob(folder))]
+_FIRST = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md", "bench/RESULTS.md")
+PAGES = [*map(Path, _FIRST), *sorted(page for folder in _FOLDERS for page in Path().glob(folder))]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _COMMAND = re.compile(r"^(?:[A-Z_]+=\S* )*(?:python3? |harbortrainer |\./|scripts/|\.venv/bin/)")
