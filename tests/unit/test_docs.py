@@ -16,7 +16,7 @@ from tests.support.documents import PAGES, Said
 from tests.unit.test_floors import FLOORS
 
 # Programs of others that a page may call.
-OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "pip", "source", "sudo", "uv"}
+OTHERS = {"cp", "mv", "cd", "cat", "mkdir", "sed", "curl", "docker", "git", "harbor", "pip", "source", "sudo", "uv"}
 TRAINING = {
     "run.sh",
     "run_skyrl_tx.sh",
@@ -44,7 +44,7 @@ def mistakes(said: Said) -> str:
     if program in ("python", "python3", ".venv/bin/python"):
         if words[:1] == ["-m"]:
             return module_mistakes(words[1], words[2:])
-        return "" if Path(words[0]).is_file() else f"{words[0]} is no file"
+        return "" if words[0] == "-" or Path(words[0]).is_file() else f"{words[0]} is no file"
     if program == "harbortrainer":
         if script := find_script(words):
             return unknown(script[1], fields("train")) if script[0].startswith("quickstart") else ""
@@ -57,7 +57,14 @@ def mistakes(said: Said) -> str:
         if not os.access(program, os.X_OK):
             return f"{program} is no file that can be run"
         return unknown(words, fields("train")) if Path(program).name in TRAINING else ""
-    missing = [word for word in words if program in ("cp", "mv") and word == words[0] and not Path(word).exists()]
+    missing = [
+        word
+        for word in words
+        if not word.startswith(("-", "my-"))
+        and program in ("cp", "mv")
+        and word == words[0]
+        and not Path(word).exists()
+    ]
     return f"{missing[0]} is no file" if missing else "" if program in OTHERS else f"{program} is no program we know"
 
 
