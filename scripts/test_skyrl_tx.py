@@ -182,7 +182,7 @@ def run_all(connection: Connection) -> bool:
 
 def main() -> int:
     if len(sys.argv) > 3 or any(argument.startswith("-") for argument in sys.argv[1:]):
-        print(__doc__)
+        print(fitted(__doc__ or ""))
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     logging.getLogger("tinker").setLevel(logging.ERROR)
     url, model = [*sys.argv[1:], None, None][:2]
