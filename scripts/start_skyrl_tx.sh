@@ -46,13 +46,13 @@ source "$ROOT/scripts/lib/server.sh"
 background=false
 if [ "${1:-}" = --background ]; then background=true && shift; fi
 case "${1:-}" in
-  -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}" && exit ;;
+  -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}" | spoken && exit ;;
   "" | -*) fail "usage: scripts/start_skyrl_tx.sh [--background] MODEL [TP] [flags of skyrl ...]" ;;
 esac
 model="$1" tp=1 && shift
 if [[ "${1:-}" =~ ^[0-9]+$ ]]; then tp="$1" && shift; fi
 
-cd "$ROOT"
+cd "${HARBORTRAINER_CALLER:-$ROOT}" # models are named as the trainer names them
 port="${SKYRL_TX_PORT:-8000}" host="${SKYRL_TX_HOST:-127.0.0.1}"
 require_whole SKYRL_TX_PORT "$port" 1
 [ "$port" -le 65535 ] || fail "SKYRL_TX_PORT=$port: must be 65535 or less"

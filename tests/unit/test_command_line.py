@@ -149,7 +149,7 @@ def test_user_and_judge_of_an_earlier_version_are_those_of_their_files_now(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "give a command; one of train, sft, evaluate, export, serve, doctor, tasks, report, replay; see --help"),
+        ([], "give a command; one of train, sft, evaluate, export, serve, doctor, tasks"),
         (["trian"], "trian: no such command; one of train"),
         (["tasks"], "give a command; one of check, build, allow, list, show, get, split, close, measure; see --help"),
         (["tasks", "lst", "."], "lst: no such command; one of check"),
