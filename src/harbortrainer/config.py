@@ -136,12 +136,6 @@ class TrialSettings(ModelSettings):
     n_parallel_envs: int | Auto = field(
         8, "agents, and verifiers, that run at once; auto = as many as raise tokens a second", check=ABOVE_0_OR_AUTO
     )
-    n_parallel_builds: int | Auto = field(
-        AUTO,
-        "task images that are built or pulled at once; auto = half of the processors, 2 to 16",
-        check=ABOVE_0_OR_AUTO,
-    )
-    images_ahead: int = field(4, "steps whose task images are made before the steps begin", check=FROM_0)
     images: str | None = field(
         None,
         "REGISTRY/PREFIX that task images are pulled from, and pushed to once made; None = each machine makes them",
@@ -167,10 +161,6 @@ class TrialSettings(ModelSettings):
     trial_timeout_sec: float = field(
         3600.0, "seconds for a trial before its verification; 0 = none", check=FROM_0, resume=NEXT_STEP
     )
-    max_attempts: int = field(
-        3, "most trials for one member of a group, when faults leave trials ungraded", check=ABOVE_0
-    )
-    quarantine_after: int = field(6, "consecutive faults after which a task is left out; 0 = never", check=FROM_0)
 
     # -- agent
     agent: str = field(

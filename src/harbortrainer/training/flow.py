@@ -11,6 +11,7 @@ from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, Trial
 from harbortrainer.rollout.attempts import OnTrajectory
 from harbortrainer.rollout.gates import starts_ahead
 from harbortrainer.rollout.rollouts import GroupRequest, Rollouts
+from harbortrainer.rollout.venue import STEPS_AHEAD
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
@@ -162,7 +163,7 @@ class Flow:
     async def _start_all(self, batch: int, known: Collection[GroupSlot]) -> None:
         """Start the groups from `batch` on without `known` ones, each when the pace and a free environment allow it."""
         while size := self._groups(batch):
-            ahead = self._schedule.ahead(batch, 1 + self._schedule.configs[-1].images_ahead)
+            ahead = self._schedule.ahead(batch, 1 + STEPS_AHEAD)
             for place in (GroupSlot(batch, problem) for problem in range(size)):
                 if place in known:
                     continue
