@@ -12,7 +12,8 @@ Backend = Literal["tinker", "skyrl-tx"]
 ToolFormat = Literal["template", "hermes"]
 LossFn = Literal["importance_sampling", "ppo", "cispo", "dppo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
-Baseline = Literal["mean", "leave_one_out", "none"]
+Divergence = Literal["tv", "kl"]
+BASELINES = ("mean", "leave_one_out", "none")
 
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
 JOB = "harbor:"  # in data: before the folder of a job
@@ -193,11 +194,6 @@ class TrialSettings(ModelSettings):
     # -- server
 
 
-_A_BAND = Check(
-    lambda band: 0 <= band[0] < band[1] <= 1, "two mean rewards from 0 to 1, the lower one first; None = off"
-)
-
-
 @chz.chz
 class Config(TrialSettings, RunSettings):
     """A training run."""
@@ -210,7 +206,12 @@ class Config(TrialSettings, RunSettings):
     @property
     def by_rewards(self) -> bool:
         """Whether rewards teach; else the KL penalty alone does."""
-        return self.advantage_baseline != "none"
+        return self.advantage != "none"
+
+    @property
+    def own_advantage(self) -> bool:
+        """Whether a function of the user's computes advantages."""
+        return ":" in self.advantage
 
     # -- environments
     hosts: str = field("none", "where trials run: none = on this machine; ray = on a Ray cluster; MODULE:NAME")
@@ -221,19 +222,8 @@ class Config(TrialSettings, RunSettings):
     )
     difficulty: str | None = field(
         None,
-        "file of `tasks measure`: train on tasks whose measured mean reward is within band; None = on all",
-        resume=FIXED,
-    )
-    band: tuple[float, float] = field(
-        (0.1, 0.9),
-        "LOW,HIGH: least and greatest mean reward in the file of difficulty",
-        check=_A_BAND,
-        resume=FIXED,
-    )
-    curriculum_band: tuple[float, float] | None = field(
-        None,
-        "LOW,HIGH: sample tasks with a mean reward outside seldom, as this run measures it; None = all tasks alike",
-        check=_A_BAND,
+        "FILE[@LOW,HIGH] of `tasks measure`: train on tasks whose measured mean reward is from LOW to HIGH, 0.1 to 0.9 "
+        "without them; None = on all",
         resume=FIXED,
     )
 
@@ -290,22 +280,17 @@ class Config(TrialSettings, RunSettings):
     loss_fn: LossFn = field(
         "importance_sampling", "policy loss: importance_sampling, ppo, cispo, or dppo", resume=NEXT_STEP
     )
-    dppo_divergence: Literal["tv", "kl"] = field(
-        "tv", "of a token's probability under trainer and sampler: tv = total variation, kl", resume=NEXT_STEP
-    )
-    dppo_threshold: float = field(
-        0.1, "divergence above which dppo moves a token no further", check=FROM_0, resume=NEXT_STEP
-    )
-    clip_low_threshold: float | None = field(
-        None,
-        "lower clip of the probability ratio, ppo and cispo; None = 0.8",
-        check=Check(lambda ratio: 0 <= ratio <= 1, "a probability ratio between 0 and 1 (0.8 is usual)"),
+    dppo: tuple[Divergence, float] = field(
+        ("tv", 0.1),
+        "DIVERGENCE,MOST: divergence of a token's probability under trainer and sampler above which dppo moves it no "
+        "further; tv = total variation, kl",
+        check=Check(lambda given: given[1] >= 0, "must be tv or kl and a number from 0, such as tv,0.1"),
         resume=NEXT_STEP,
     )
-    clip_high_threshold: float | None = field(
+    clip_thresholds: tuple[float, float] | None = field(
         None,
-        "upper clip of the probability ratio, ppo and cispo; None = 1.2",
-        check=Check(lambda ratio: ratio >= 1, "a probability ratio of 1 or more (1.2 is usual)"),
+        "LOW,HIGH: clips the probability ratio, ppo and cispo; None = 0.8,1.2",
+        check=Check(lambda clip: 0 <= clip[0] <= 1 <= clip[1], "two ratios, 1 between them (0.8,1.2 is usual)"),
         resume=NEXT_STEP,
     )
     loss: str | None = field(
@@ -318,17 +303,15 @@ class Config(TrialSettings, RunSettings):
         "token_mean", "token_mean, sequence_mean (mean of trajectory means) or token_sum", resume=NEXT_STEP
     )
     num_substeps: int = field(1, "optimizer steps a batch, over shuffled minibatches", check=ABOVE_0, resume=NEXT_STEP)
-    advantage: str | None = field(
-        None,
-        "your function of a group's rewards and trajectories, MODULE:FUNCTION or FILE.py:FUNCTION: an advantage for "
-        "each trajectory, or for each of its turns; None = advantage_baseline",
-        resume=FIXED,
-    )
-    advantage_baseline: Baseline = field(
+    advantage: str = field(
         "mean",
-        "mean = of the group's rewards; leave_one_out = of the group's other rewards; none = rewards teach nothing, "
-        "kl_penalty_coef alone does",
-        resume=NEXT_STEP,
+        "of a trajectory: mean = its reward less the group's mean; leave_one_out = less the mean of the others; none = "
+        "rewards teach nothing, kl_penalty_coef or observation_loss_coef alone does; MODULE:FUNCTION or "
+        "FILE.py:FUNCTION = yours of a group's rewards and trajectories, one for each, or for each of its turns",
+        check=Check(
+            lambda given: given in BASELINES or ":" in given, f"give {', '.join(BASELINES)} or MODULE:FUNCTION"
+        ),
+        resume=FIXED,
     )
     normalize_advantages_by_std: bool = field(False, "divide advantages by their group's std", resume=NEXT_STEP)
     remove_constant_reward_groups: bool = field(False, "leave out groups whose rewards are all equal", resume=NEXT_STEP)

@@ -115,7 +115,7 @@ def test_a_fresh_adapter_learns_a_teacher_without_rewards(server_url: str, sourc
     far = ("max_steps=1", f"init_from={source}", "learning_rate=1e-2")
     teacher = served(arguments(server_url, source.parent, "teacher", *far))
     size = ("batch_size=4", "group_size=8", "n_epochs=4")
-    distil = ("advantage_baseline=none", "kl_penalty_coef=1", f"kl_reference={teacher}")
+    distil = ("advantage=none", "kl_penalty_coef=1", f"kl_reference={teacher}")
     student = served(arguments(server_url, source.parent, "student", *size, *distil))
     rows = read_lines(student / "metrics.jsonl")
     distance = [row["kl/reference"] for row in rows]

@@ -35,7 +35,7 @@ def test_context_beyond_tinker_cloud_is_refused_and_free_on_the_own_server():
         ({"loss_fn": "cispo"}, {"losses": {"ppo": CLIP_SETTINGS}}, r"loss_fn=cispo: not on .*use one of: ppo"),
         ({"loss_fn": "ppo"}, {"losses": {"ppo": frozenset()}}, r"clip_high_threshold=1\.2: without effect"),
         (
-            {"loss_fn": "ppo", "clip_low_threshold": 0.5},
+            {"loss_fn": "ppo", "clip_thresholds": (0.5, 1.2)},
             {"losses": {"ppo": {"clip_high_threshold"}}},
             r"clip_low_threshold=0\.5: without effect .*loss_fn=ppo",
         ),
@@ -88,7 +88,7 @@ def test_weight_decay_that_reaches_other_users_is_said():
 def test_clip_thresholds_are_always_sent():
     assert loss_settings(config()) is None
     assert loss_settings(config(loss_fn="ppo")) == {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-    given = loss_settings(config(loss_fn="cispo", clip_high_threshold=4.0))
+    given = loss_settings(config(loss_fn="cispo", clip_thresholds=(0.8, 4.0)))
     assert given == {"clip_low_threshold": 0.8, "clip_high_threshold": 4.0}
 
 

@@ -395,7 +395,7 @@ async def test_without_rewards_constant_groups_are_trained_on(tmp_path):
     given = references(teacher=FakeReference(1.0))
     run = Run(
         tmp_path, references=given, rollouts={"constant": True}, max_steps=1, held_out=0,
-        advantage_baseline="none", kl_penalty_coef=1.0, kl_reference="teacher",
+        advantage="none", kl_penalty_coef=1.0, kl_reference="teacher",
     )  # fmt: skip
     await run.trainer.run()
     assert [len(batch) for batch in run.policy.batches] == [4]

@@ -39,8 +39,7 @@ def loss_settings(config: Config) -> dict[str, float] | None:
     """`loss_fn_config` as sent: both thresholds for a loss that clips, None for another."""
     if sent_loss(config) == "importance_sampling":
         return None
-    given = {name: getattr(config, name) for name in CLIP_DEFAULTS}
-    return {name: CLIP_DEFAULTS[name] if value is None else value for name, value in given.items()}
+    return dict(zip(CLIP_DEFAULTS, config.clip_thresholds or CLIP_DEFAULTS.values(), strict=True))
 
 
 def adam_settings(config: RunSettings) -> dict[str, float]:
@@ -171,11 +170,11 @@ def _loss(config: Config, contract: Contract) -> dict[str, Any]:
         "reduction": "sum over tokens and datums",
         "server_reduction": contract.reduction,
         "loss_norm": config.loss_norm,
-        "advantage_baseline": config.advantage_baseline,
+        "advantage": config.advantage,
         "kl_penalty_coef": config.kl_penalty_coef,
         "kl_reference": config.kl_reference,
         **_correction(config),
-        **({"divergence": config.dppo_divergence, "threshold": config.dppo_threshold} if _dppo(config) else {}),
+        **(dict(zip(("divergence", "threshold"), config.dppo, strict=True)) if _dppo(config) else {}),
         **({"observation_loss_coef": config.observation_loss_coef} if config.observation_loss_coef else {}),
     }
 

@@ -94,10 +94,7 @@ class Flow:
         return groups_P
 
     def prepare(self) -> None:
-        """Start the environments of the next batch during the update; their agents begin when `batch` asks for it.
-
-        Call it when the step is measured: a curriculum chooses the next tasks by that.
-        """
+        """Start the environments of the next batch during the update; their agents begin when `batch` asks for it."""
         step = self._pace.step + 1
         if self._prepares and step >= self._frontier and self._again is None and self._size(step):
             self._prepared, self._patience = True, self._rollouts.patience()

@@ -27,7 +27,6 @@ from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.setting import changed
 from harbortrainer.tasks import difficulty
 from harbortrainer.tasks.close import close_note
-from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_split, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import FOLDERS, Task
@@ -130,9 +129,9 @@ def _by_difficulty(
     """Training tasks within the band, all held-out ones, a line; a resumed run reads its own copy of the file."""
     if config.difficulty is None:
         return train, held_out, ()
-    file = Path(config.difficulty).expanduser() if earlier is None else earlier.path / difficulty.FILE
-    measured = difficulty.read_measured(file)
-    kept, line = difficulty.within(difficulty.labelled(train, measured), measured, config.band)
+    file, band = difficulty.file_and_band(config.difficulty)
+    measured = difficulty.read_measured(file if earlier is None else earlier.path / difficulty.FILE)
+    kept, line = difficulty.within(difficulty.labelled(train, measured), measured, band)
     return kept, difficulty.labelled(held_out, measured), (line,)
 
 
@@ -148,7 +147,7 @@ def start_directory(plan: RunPlan, sampler: str = "") -> RunDirectory:
         SOURCES_FILE: sources_record(plan.sources, config.task_weights),
     }
     if config.difficulty is not None:
-        files[difficulty.FILE] = read_value(Path(config.difficulty).expanduser())
+        files[difficulty.FILE] = read_value(difficulty.file_and_band(config.difficulty)[0])
     return new_run_directory(config.logs_dir, config.run_name, label, files)
 
 
@@ -161,10 +160,7 @@ def open_schedule(plan: RunPlan, run: RunDirectory, ledger: Ledger, display: Dis
     history.record(changes, ledger.steps_trained)
     for change in changes:
         display.say(note(change, ledger.steps_trained))
-    curriculum = open_curriculum(plan.config, run.path, plan.train)
-    if curriculum is not None:
-        display.say(curriculum.summary)
-    return SettingsByStep(plan.train, history.configs(), curriculum)
+    return SettingsByStep(plan.train, history.configs())
 
 
 def _set_aside(run: RunDirectory, changes: Sequence[SettingChange], ledger: Ledger) -> Iterator[str]:
