@@ -185,7 +185,7 @@ async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, mete
     words = [
         "backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={folder / 'tasks'}",
         f"batch_size={BATCH}", f"group_size={GROUP}", f"max_steps={arguments.steps}", f"save_every={SAVE_EVERY}",
-        f"logs_dir={folder}", "run_name=run", "display=quiet", f"max_steps_off_policy={arguments.most_stale}",
+        f"logs_dir={folder}", "run_name=run", f"max_steps_off_policy={arguments.most_stale}",
         "loss_fn=ppo", "eval_tasks=task-0", "eval_every=50",
         "allow_family_overlap=true",
     ]  # fmt: skip
@@ -198,7 +198,7 @@ async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, mete
         life = round(faults.rng.expovariate(1 / STEPS_A_LIFE)) if arguments.kills else 10 * arguments.steps
         if await _lived(run, stop, RunDirectory(folder / "run"), life, faults, meter, trace, arguments):
             break
-        words = [f"resume={folder / 'run'}", "display=quiet"]
+        words = [f"resume={folder / 'run'}"]
         forget_killed_run()
     _show_growth(trace)
 

@@ -69,7 +69,6 @@ class RunSettings(ModelSettings):
         "or, on a self-hosted server, the folder of a PEFT adapter; None = fresh adapter from seed",
         resume=FIXED,
     )
-    init_optimizer: bool = field(False, "with init_from: take Adam's moments too; false = fresh ones", resume=FIXED)
 
     # -- batch
     n_epochs: int | None = field(
@@ -89,15 +88,11 @@ class RunSettings(ModelSettings):
         "constant", "learning rate over the run: constant, or linear or cosine decay to 0", resume=NEXT_STEP
     )
     warmup_steps: int = field(0, "optimizer steps of linear warm-up; 0 = none", check=FROM_0, resume=NEXT_STEP)
-    weight_decay: float = field(0.0, "decoupled weight decay; 0 = none", check=FROM_0, resume=NEXT_STEP)
     grad_clip_norm: float = field(0.0, "largest global gradient norm; 0 = no clipping", check=FROM_0, resume=NEXT_STEP)
 
     # -- limits
     max_wall_sec: float = field(0.0, "seconds after which this process stops; 0 = no limit", check=FROM_0)
     max_usd: float = field(0.0, "USD of the whole run at which it stops; 0 = no limit", check=FROM_0)
-    max_tokens_total: float = field(
-        0.0, "prompt, sampled and trained tokens of the whole run at which it stops; 0 = no limit", check=FROM_0
-    )
     prices: str | None = field(
         None, "JSON file of prices, by model or of a server's hour; None = built-in prices of Tinker cloud"
     )
@@ -108,9 +103,8 @@ class RunSettings(ModelSettings):
     )
     resume: str | None = field(None, "run directory to continue; None = new run", resume=ADDRESS)
     save_every: int = field(10, "steps between checkpoints; 0 = only one at the end", check=FROM_0)
-    keep_checkpoints: int = field(3, "newest checkpoints to keep on the server; 0 = all", check=FROM_0)
-    display: Literal["auto", "plain", "quiet"] = field(
-        "auto", "auto = live view on a terminal, lines elsewhere; plain = lines; quiet = errors, run directory, summary"
+    keep_checkpoints: int = field(
+        3, "newest checkpoints to keep on the server, beside the one that evaluated best; 0 = all", check=FROM_0
     )
     wandb_project: str | None = field(None, "Weights & Biases project; None or empty = off")
     wandb_name: str | None = field(None, "run name at wandb_project; None = name of the run directory")
@@ -247,9 +241,6 @@ class Config(TrialSettings, RunSettings):
     )
     eval_group_size: int = field(1, "trials of each held-out task in an evaluation", check=ABOVE_0, resume=NEXT_STEP)
     eval_every: int = field(0, "steps between evaluations; 0 = at start, after each epoch and at the end", check=FROM_0)
-    eval_temperature: float | None = field(
-        None, "sampling temperature in evaluation, 0 = greedy; None = temperature", check=FROM_0, resume=NEXT_STEP
-    )
 
     # -- batch
     batch_size: int = field(8, "tasks in a batch", check=ABOVE_0, resume=FIXED)
@@ -261,7 +252,7 @@ class Config(TrialSettings, RunSettings):
         check=FROM_0,
         resume=FIXED,
     )
-    temperature: float = field(1.0, "sampling temperature in training", check=ABOVE_0, resume=NEXT_STEP)
+    temperature: float = field(1.0, "sampling temperature", check=ABOVE_0, resume=NEXT_STEP)
     outcome_policy: dict[str, Any] = field(
         {},
         "treatment of trials by outcome, outcome_policy.OUTCOME=train, mask, replace or a reward",
@@ -348,9 +339,6 @@ class Config(TrialSettings, RunSettings):
 
     # -- limits
     max_trials: int = field(0, "trials of the whole run after which it stops; 0 = no limit", check=FROM_0)
-
-    # -- output
-    keep_best: int = field(0, "also keep this many checkpoints with the best held-out reward; 0 = none", check=FROM_0)
 
 
 @chz.chz

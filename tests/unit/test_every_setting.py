@@ -43,7 +43,6 @@ OWN = Path(__file__).parents[1] / "support" / "own_functions.py"
 SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "skyrl_tx_url": ("http://elsewhere:1", ()),
     "init_from": ("tinker://m/weights/state", ()),
-    "init_optimizer": ("true", ("init_from=tinker://m/weights/state-7",)),
     "kl_reference": ("tinker://t/weights/state-9", ("kl_penalty_coef=0.1",)),
     "tinker_base_url": ("http://cloud:1", ("backend=tinker", "skyrl_tx_url=None", "context_limit=30000")),
     "model_name": ("models/two", ()),
@@ -75,7 +74,6 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "allow_family_overlap": ("true", (*STEPS, "eval_split=0.5")),
     "eval_group_size": ("2", SPLIT),
     "eval_every": ("1", (*SPLIT, *LONG)),
-    "eval_temperature": ("0.0", SPLIT),
     "n_epochs": ("2", ()),
     "family": ("(.)", SPLIT),
     "environment_type": ("daytona", ()),
@@ -88,7 +86,6 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "dppo": ("kl,0.1", ("loss_fn=dppo",)),
     "clip_thresholds": ("0.5,1.2", PPO),
     "max_trials": ("5", STEPS),
-    "max_tokens_total": ("5", ()),
     "max_usd": ("1e-9", ("prices=PRICES",)),
     "prices": ("nowhere.json", ()),
     "logs_dir": ("OTHER_LOGS", ()),
@@ -96,8 +93,6 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "resume": ("nowhere", ()),
     "save_every": ("1", LONG),
     "keep_checkpoints": ("1", ("save_every=1", *LONG)),
-    "keep_best": ("1", (*SPLIT, "keep_checkpoints=1", "save_every=1", "eval_every=1", "n_epochs=4")),
-    "display": ("quiet", ()),
     "wandb_project": ("p", ()),
     "wandb_name": ("n", ("wandb_project=p",)),
 }

@@ -245,7 +245,7 @@ def _evaluation(config: Config) -> Iterator[str]:
     if config.eval_tasks and config.eval_split:
         yield f"eval_split={config.eval_split}: eval_tasks names the held-out tasks already; give only one of the two"
     if not config.eval_tasks and not config.eval_split:
-        for setting in changed(config, "eval_every", "allow_family_overlap", "keep_best"):
+        for setting in changed(config, "eval_every", "allow_family_overlap"):
             yield f"{setting}: no task is held out; set eval_split or eval_tasks"
 
 
@@ -305,5 +305,3 @@ def run_problems(config: RunSettings) -> Iterator[str]:
         yield f"run_name={config.run_name}: must be the name of one folder; logs_dir names the folder it is made in"
     yield from secret_problems(config)
     yield from _other_backend(config)
-    if config.init_optimizer and config.init_from is None:
-        yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"
