@@ -28,10 +28,11 @@ from repairs.engine_programs import compiling, needed, programs
 from repairs.machine import GIB
 
 TAKEN_FILE = "SKYRL_TX_TAKEN_FILE"  # in the environment: what mark_taken makes
-MEASURED = 2048, 4096  # tokens
+MEASURED = 8192, 16384  # tokens: blocks of layers and of logits are as large as they get
 USED = 0.9  # of what is free: a pool has holes, and small things come and go
 KEPT = 0.72  # of what is free, with what passes keep besides
 ADAM = 4  # copies of an adapter in float32 besides its weights: two moments, a gradient, and one that is added to it
+LEAST = 2048  # tokens of a pass that keeps everything; shorter ones keep nothing rather
 LARGE = 2_000_000_000  # weights from which on PASS tokens are enough
 MOST_PASS = 1 << 16  # tokens
 ENOUGH = 8  # prompts that come by and by are computed in parts of a whole pass
@@ -159,7 +160,7 @@ def plan(self: Any) -> dict[str, Any]:
     trained = max(trained, with_host)
     engine_blocks.keeping = engine_blocks.Keeping(KEPT * free - first, per_token, attention, products, inputs, host)
     kept = longest(KEPT * free, first, per_token + layers * (attention + products))  # what keeps everything
-    most = min(kept if kept >= MEASURED[0] else int((USED * free - first) / per_token), whole_pass(self))
+    most = min(kept if kept >= LEAST else int((USED * free - first) / per_token), whole_pass(self))
     engine_shapes.pass_tokens = max(most, engine_shapes.SHORTEST)
     engine_seats.fill_tokens = whole_pass(self) // ENOUGH
     engine_seats.state_tokens = -(-state_bytes(self) // wave_bytes(self))
