@@ -11,7 +11,7 @@ from tests.support.docker_parts import a_run, remove_run, started, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 DOCKERFILE = """FROM harbortrainer/tools:bookworm
-RUN mkdir -p /app/owned /app/mode /app/same && echo x | tee /app/run /app/same/old
+RUN mkdir -p /app/owned /app/mode /app/same && echo x | tee /app/file /app/run /app/same/old && chmod 755 /app/file
 """
 
 
@@ -20,7 +20,9 @@ async def test_new_rights_are_changes(tmp_path: Path) -> None:
     try:
         async with started(write_task(tmp_path / "task", dockerfile=DOCKERFILE), run) as one:
             await one.exec(
-                "chown nobody /app/owned; chmod 700 /app/mode; chmod +x /app/run; echo x > /app/same/new", user="root"
+                "chown nobody /app/owned; chmod 700 /app/mode; chmod +x /app/run; echo x > /app/same/new; "
+                "rm /app/file; mkdir -m 755 /app/file",
+                user="root",
             )
             layer = ListedLayer(one.container, *await call(_listed, one.container))
             found = await call(lambda: sorted(layer.changes("/app")))
@@ -28,6 +30,7 @@ async def test_new_rights_are_changes(tmp_path: Path) -> None:
     finally:
         await asyncio.to_thread(remove_run, run)
     assert found == [
+        FileChange("/app/file", ChangeKind.CHANGED, folder=True, shallow=True),
         FileChange("/app/mode", ChangeKind.CHANGED, folder=True, shallow=True),
         FileChange("/app/owned", ChangeKind.CHANGED, folder=True, shallow=True),
         FileChange("/app/run", ChangeKind.CHANGED),

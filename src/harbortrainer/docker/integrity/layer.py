@@ -334,7 +334,7 @@ class ListedLayer:
         return found is not None and found["mode"] >> 16 == 0 and found["size"] > 0
 
     def _has_other_rights(self, folder: str) -> bool:
-        """Whether a folder has other rights than in the image."""
+        """Whether a folder has other rights than in the image, or is none there."""
         known = _image_rights(self._image)
         if folder not in known:
             with one_off(self._image, ("true",), "layer") as made:
@@ -365,15 +365,15 @@ def entry(container: str, path: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes
 
 
 @functools.lru_cache(_MOST_IMAGES)
-def _image_rights(image: str) -> dict[str, tuple[int, int, int] | None]:
+def _image_rights(image: str) -> dict[str, tuple[bytes, int, int, int] | None]:
     """Of folders of the image, as they become known."""
     return {}
 
 
-def _rights_of(container: str, path: str) -> tuple[int, int, int] | None:
-    """None = nothing is there."""
+def _rights_of(container: str, path: str) -> tuple[bytes, int, int, int] | None:
+    """With the kind of file; None = nothing is there."""
     with contextlib.suppress(FileNotFoundError), entry(container, path) as (info, _):
-        return stat.S_IMODE(info.mode), info.uid, info.gid
+        return info.type, stat.S_IMODE(info.mode), info.uid, info.gid
     return None
 
 
