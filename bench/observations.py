@@ -54,7 +54,7 @@ def train(run: RunDirectory, tasks: Path, url: str, seed: int, coefficient: floa
         given |= {"backend": "skyrl-tx", "skyrl_tx_url": url, "max_steps": str(max_steps)}
         given |= {"logs_dir": str(run.path.parent), "run_name": run.name, "observation_loss_coef": f"{coefficient:g}"}
         words = [f"{name}={value}" for name, value in given.items()]
-    subprocess.run([sys.executable, "-m", "src.train", *words, "display=plain"], cwd=report.ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "src.train", *words], cwd=report.ROOT, check=True)
 
 
 def row(run: RunDirectory, first: RunDirectory, seed: int, coefficient: float) -> list[str]:

@@ -118,7 +118,7 @@ def settings(folder: Path, tasks: Path, most_stale: int, steps: int) -> list[str
     return [
         "backend=skyrl-tx", f"tasks_dir={tasks}", f"batch_size={BATCH}", f"group_size={GROUP}",
         f"n_parallel_envs={BATCH * GROUP}", f"max_steps={steps}", "save_every=0",
-        f"logs_dir={folder}", "run_name=run", "display=quiet", f"max_steps_off_policy={most_stale}", "loss_fn=ppo",
+        f"logs_dir={folder}", "run_name=run", f"max_steps_off_policy={most_stale}", "loss_fn=ppo",
     ]  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def train(run: RunDirectory, url: str, seed: int, most_stale: int, max_steps: in
         words = [*quickstart("SETTINGS"), "backend=skyrl-tx", f"skyrl_tx_url={url}", f"seed={seed}"]
         words += [f"max_steps_off_policy={most_stale}", f"logs_dir={run.path.parent}", f"run_name={run.name}"]
         words += [f"max_steps={max_steps}"] if max_steps else []
-    subprocess.run([sys.executable, "-m", "src.train", *words, "display=plain"], cwd=report.ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "src.train", *words], cwd=report.ROOT, check=True)
 
 
 def result(run: RunDirectory) -> Result:

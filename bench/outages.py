@@ -25,7 +25,7 @@ from tests.support.small_server import MODEL, Server, send
 SMALL = (
     f"model_name={MODEL} lora_rank=8 batch_size=2 group_size=4 n_parallel_envs=8 max_turns=6 "
     "max_tokens=40 context_limit=4096 learning_rate=1e-3 save_every=1 keep_checkpoints=2 tasks_dir=datasets/quickstart "
-    "backend=skyrl-tx display=plain trial_timeout_sec=120"
+    "backend=skyrl-tx trial_timeout_sec=120"
 ).split()
 LIMIT_SEC = 3600.0
 OUTAGES = 2

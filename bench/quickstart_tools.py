@@ -72,9 +72,7 @@ def train(
     Row of the table, gain on the held-out tasks, seconds of the whole command, rows of the metrics.
     """
     began, cpu = time.monotonic(), _cpu_of_ended()
-    subprocess.run(
-        [script, f"seed={seed}", f"logs_dir={folder}", "display=plain", *settings], cwd=report.ROOT, check=True
-    )
+    subprocess.run([script, f"seed={seed}", f"logs_dir={folder}", *settings], cwd=report.ROOT, check=True)
     seconds = time.monotonic() - began
     with contextlib.suppress(ChildProcessError):  # none is left
         while True:

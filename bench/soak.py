@@ -46,6 +46,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import ServerLost
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.policy.tinker_llm import live_llm
+from harbortrainer.rollout import attempts, quarantine
 from harbortrainer.run.directory import RunDirectory, run_ids
 from harbortrainer.stopping import SIGNAL_STATUS, Stop
 from harbortrainer.train import parse
@@ -173,6 +174,7 @@ class Meter:
 async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, meter: Meter) -> None:
     """The whole run, killed and resumed until it has made all steps."""
     outage.FIRST_PAUSE_SEC = 0.001
+    attempts.MAX_ATTEMPTS, quarantine.MAX_FAULTS = 20, sys.maxsize
     for number in range(TASKS):
         text = f"Write the word {''.join(chr(97 + (number * n) % 26) for n in range(1, 9))} to {number}.txt.\n"
         write_task(folder / "tasks" / f"task-{number}", files={"instruction.md": text})
@@ -183,8 +185,8 @@ async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, mete
     words = [
         "backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={folder / 'tasks'}",
         f"batch_size={BATCH}", f"group_size={GROUP}", f"max_steps={arguments.steps}", f"save_every={SAVE_EVERY}",
-        f"logs_dir={folder}", "run_name=run", "display=quiet", f"max_steps_off_policy={arguments.most_stale}",
-        "loss_fn=ppo", "max_attempts=20", "quarantine_after=0", "eval_tasks=task-0", "eval_every=50",
+        f"logs_dir={folder}", "run_name=run", f"max_steps_off_policy={arguments.most_stale}",
+        "loss_fn=ppo", "eval_tasks=task-0", "eval_every=50",
         "allow_family_overlap=true",
     ]  # fmt: skip
     trace: list[tracemalloc.Snapshot] = []
@@ -196,7 +198,7 @@ async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, mete
         life = round(faults.rng.expovariate(1 / STEPS_A_LIFE)) if arguments.kills else 10 * arguments.steps
         if await _lived(run, stop, RunDirectory(folder / "run"), life, faults, meter, trace, arguments):
             break
-        words = [f"resume={folder / 'run'}", "display=quiet"]
+        words = [f"resume={folder / 'run'}"]
         forget_killed_run()
     _show_growth(trace)
 

@@ -25,6 +25,7 @@ from harbortrainer.harbor import without_litellm
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout import attempts
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
@@ -125,8 +126,9 @@ class Ours:
     def __init__(self, task: Path, parallel: int, script: Script) -> None:
         config = Config(
             model_name="bench/instant", tasks_dir=str(task.parent), n_parallel_envs=parallel, max_turns=script.turns,
-            context_limit=1_000_000, max_attempts=1,
+            context_limit=1_000_000,
         )  # fmt: skip
+        attempts.MAX_ATTEMPTS = 1
         template = ChatTemplate.load(str(TOKENIZER), enable_thinking=False)
         sampler = PolicySampler()
         sampler.publish(ScriptedClient(template, script), 0)

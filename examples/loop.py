@@ -125,7 +125,7 @@ def mean_reward(groups: Sequence[TrajectoryGroup]) -> float:
 
 
 async def run_trials(parts: Parts, kind: str, step: int, tasks: Sequence[Task]) -> list[TrajectoryGroup]:
-    """Run a group of trials of each task. A fault is replaced by a new trial, `max_attempts` times."""
+    """Run a group of trials of each task. A fault is replaced by a new trial, twice at most."""
     training = kind == "step"
     return await parts.rollouts.run_groups(
         tasks,

@@ -12,7 +12,8 @@ Backend = Literal["tinker", "skyrl-tx"]
 ToolFormat = Literal["template", "hermes"]
 LossFn = Literal["importance_sampling", "ppo", "cispo", "dppo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
-Baseline = Literal["mean", "leave_one_out", "none"]
+Divergence = Literal["tv", "kl"]
+BASELINES = ("mean", "leave_one_out", "none")
 
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
 JOB = "harbor:"  # in data: before the folder of a job
@@ -68,7 +69,6 @@ class RunSettings(ModelSettings):
         "or, on a self-hosted server, the folder of a PEFT adapter; None = fresh adapter from seed",
         resume=FIXED,
     )
-    init_optimizer: bool = field(False, "with init_from: take Adam's moments too; false = fresh ones", resume=FIXED)
 
     # -- batch
     n_epochs: int | None = field(
@@ -88,15 +88,11 @@ class RunSettings(ModelSettings):
         "constant", "learning rate over the run: constant, or linear or cosine decay to 0", resume=NEXT_STEP
     )
     warmup_steps: int = field(0, "optimizer steps of linear warm-up; 0 = none", check=FROM_0, resume=NEXT_STEP)
-    weight_decay: float = field(0.0, "decoupled weight decay; 0 = none", check=FROM_0, resume=NEXT_STEP)
     grad_clip_norm: float = field(0.0, "largest global gradient norm; 0 = no clipping", check=FROM_0, resume=NEXT_STEP)
 
     # -- limits
     max_wall_sec: float = field(0.0, "seconds after which this process stops; 0 = no limit", check=FROM_0)
     max_usd: float = field(0.0, "USD of the whole run at which it stops; 0 = no limit", check=FROM_0)
-    max_tokens_total: float = field(
-        0.0, "prompt, sampled and trained tokens of the whole run at which it stops; 0 = no limit", check=FROM_0
-    )
     prices: str | None = field(
         None, "JSON file of prices, by model or of a server's hour; None = built-in prices of Tinker cloud"
     )
@@ -107,9 +103,8 @@ class RunSettings(ModelSettings):
     )
     resume: str | None = field(None, "run directory to continue; None = new run", resume=ADDRESS)
     save_every: int = field(10, "steps between checkpoints; 0 = only one at the end", check=FROM_0)
-    keep_checkpoints: int = field(3, "newest checkpoints to keep on the server; 0 = all", check=FROM_0)
-    display: Literal["auto", "plain", "quiet"] = field(
-        "auto", "auto = live view on a terminal, lines elsewhere; plain = lines; quiet = errors, run directory, summary"
+    keep_checkpoints: int = field(
+        3, "newest checkpoints to keep on the server, beside the one that evaluated best; 0 = all", check=FROM_0
     )
     wandb_project: str | None = field(None, "Weights & Biases project; None or empty = off")
     wandb_name: str | None = field(None, "run name at wandb_project; None = name of the run directory")
@@ -136,12 +131,6 @@ class TrialSettings(ModelSettings):
     n_parallel_envs: int | Auto = field(
         8, "agents, and verifiers, that run at once; auto = as many as raise tokens a second", check=ABOVE_0_OR_AUTO
     )
-    n_parallel_builds: int | Auto = field(
-        AUTO,
-        "task images that are built or pulled at once; auto = half of the processors, 2 to 16",
-        check=ABOVE_0_OR_AUTO,
-    )
-    images_ahead: int = field(4, "steps whose task images are made before the steps begin", check=FROM_0)
     images: str | None = field(
         None,
         "REGISTRY/PREFIX that task images are pulled from, and pushed to once made; None = each machine makes them",
@@ -167,10 +156,6 @@ class TrialSettings(ModelSettings):
     trial_timeout_sec: float = field(
         3600.0, "seconds for a trial before its verification; 0 = none", check=FROM_0, resume=NEXT_STEP
     )
-    max_attempts: int = field(
-        3, "most trials for one member of a group, when faults leave trials ungraded", check=ABOVE_0
-    )
-    quarantine_after: int = field(6, "consecutive faults after which a task is left out; 0 = never", check=FROM_0)
 
     # -- agent
     agent: str = field(
@@ -203,11 +188,6 @@ class TrialSettings(ModelSettings):
     # -- server
 
 
-_A_BAND = Check(
-    lambda band: 0 <= band[0] < band[1] <= 1, "two mean rewards from 0 to 1, the lower one first; None = off"
-)
-
-
 @chz.chz
 class Config(TrialSettings, RunSettings):
     """A training run."""
@@ -220,7 +200,12 @@ class Config(TrialSettings, RunSettings):
     @property
     def by_rewards(self) -> bool:
         """Whether rewards teach; else the KL penalty alone does."""
-        return self.advantage_baseline != "none"
+        return self.advantage != "none"
+
+    @property
+    def own_advantage(self) -> bool:
+        """Whether a function of the user's computes advantages."""
+        return ":" in self.advantage
 
     # -- environments
     hosts: str = field("none", "where trials run: none = on this machine; ray = on a Ray cluster; MODULE:NAME")
@@ -231,19 +216,8 @@ class Config(TrialSettings, RunSettings):
     )
     difficulty: str | None = field(
         None,
-        "file of `tasks measure`: train on tasks whose measured mean reward is within band; None = on all",
-        resume=FIXED,
-    )
-    band: tuple[float, float] = field(
-        (0.1, 0.9),
-        "LOW,HIGH: least and greatest mean reward in the file of difficulty",
-        check=_A_BAND,
-        resume=FIXED,
-    )
-    curriculum_band: tuple[float, float] | None = field(
-        None,
-        "LOW,HIGH: sample tasks with a mean reward outside seldom, as this run measures it; None = all tasks alike",
-        check=_A_BAND,
+        "FILE[@LOW,HIGH] of `tasks measure`: train on tasks whose measured mean reward is from LOW to HIGH, 0.1 to 0.9 "
+        "without them; None = on all",
         resume=FIXED,
     )
 
@@ -267,9 +241,6 @@ class Config(TrialSettings, RunSettings):
     )
     eval_group_size: int = field(1, "trials of each held-out task in an evaluation", check=ABOVE_0, resume=NEXT_STEP)
     eval_every: int = field(0, "steps between evaluations; 0 = at start, after each epoch and at the end", check=FROM_0)
-    eval_temperature: float | None = field(
-        None, "sampling temperature in evaluation, 0 = greedy; None = temperature", check=FROM_0, resume=NEXT_STEP
-    )
 
     # -- batch
     batch_size: int = field(8, "tasks in a batch", check=ABOVE_0, resume=FIXED)
@@ -281,7 +252,7 @@ class Config(TrialSettings, RunSettings):
         check=FROM_0,
         resume=FIXED,
     )
-    temperature: float = field(1.0, "sampling temperature in training", check=ABOVE_0, resume=NEXT_STEP)
+    temperature: float = field(1.0, "sampling temperature", check=ABOVE_0, resume=NEXT_STEP)
     outcome_policy: dict[str, Any] = field(
         {},
         "treatment of trials by outcome, outcome_policy.OUTCOME=train, mask, replace or a reward",
@@ -300,22 +271,17 @@ class Config(TrialSettings, RunSettings):
     loss_fn: LossFn = field(
         "importance_sampling", "policy loss: importance_sampling, ppo, cispo, or dppo", resume=NEXT_STEP
     )
-    dppo_divergence: Literal["tv", "kl"] = field(
-        "tv", "of a token's probability under trainer and sampler: tv = total variation, kl", resume=NEXT_STEP
-    )
-    dppo_threshold: float = field(
-        0.1, "divergence above which dppo moves a token no further", check=FROM_0, resume=NEXT_STEP
-    )
-    clip_low_threshold: float | None = field(
-        None,
-        "lower clip of the probability ratio, ppo and cispo; None = 0.8",
-        check=Check(lambda ratio: 0 <= ratio <= 1, "a probability ratio between 0 and 1 (0.8 is usual)"),
+    dppo: tuple[Divergence, float] = field(
+        ("tv", 0.1),
+        "DIVERGENCE,MOST: divergence of a token's probability under trainer and sampler above which dppo moves it no "
+        "further; tv = total variation, kl",
+        check=Check(lambda given: given[1] >= 0, "must be tv or kl and a number from 0, such as tv,0.1"),
         resume=NEXT_STEP,
     )
-    clip_high_threshold: float | None = field(
+    clip_thresholds: tuple[float, float] | None = field(
         None,
-        "upper clip of the probability ratio, ppo and cispo; None = 1.2",
-        check=Check(lambda ratio: ratio >= 1, "a probability ratio of 1 or more (1.2 is usual)"),
+        "LOW,HIGH: clips the probability ratio, ppo and cispo; None = 0.8,1.2",
+        check=Check(lambda clip: 0 <= clip[0] <= 1 <= clip[1], "two ratios, 1 between them (0.8,1.2 is usual)"),
         resume=NEXT_STEP,
     )
     loss: str | None = field(
@@ -328,17 +294,15 @@ class Config(TrialSettings, RunSettings):
         "token_mean", "token_mean, sequence_mean (mean of trajectory means) or token_sum", resume=NEXT_STEP
     )
     num_substeps: int = field(1, "optimizer steps a batch, over shuffled minibatches", check=ABOVE_0, resume=NEXT_STEP)
-    advantage: str | None = field(
-        None,
-        "your function of a group's rewards and trajectories, MODULE:FUNCTION or FILE.py:FUNCTION: an advantage for "
-        "each trajectory, or for each of its turns; None = advantage_baseline",
-        resume=FIXED,
-    )
-    advantage_baseline: Baseline = field(
+    advantage: str = field(
         "mean",
-        "mean = of the group's rewards; leave_one_out = of the group's other rewards; none = rewards teach nothing, "
-        "kl_penalty_coef alone does",
-        resume=NEXT_STEP,
+        "of a trajectory: mean = its reward less the group's mean; leave_one_out = less the mean of the others; none = "
+        "rewards teach nothing, kl_penalty_coef or observation_loss_coef alone does; MODULE:FUNCTION or "
+        "FILE.py:FUNCTION = yours of a group's rewards and trajectories, one for each, or for each of its turns",
+        check=Check(
+            lambda given: given in BASELINES or ":" in given, f"give {', '.join(BASELINES)} or MODULE:FUNCTION"
+        ),
+        resume=FIXED,
     )
     normalize_advantages_by_std: bool = field(False, "divide advantages by their group's std", resume=NEXT_STEP)
     remove_constant_reward_groups: bool = field(False, "leave out groups whose rewards are all equal", resume=NEXT_STEP)
@@ -375,9 +339,6 @@ class Config(TrialSettings, RunSettings):
 
     # -- limits
     max_trials: int = field(0, "trials of the whole run after which it stops; 0 = no limit", check=FROM_0)
-
-    # -- output
-    keep_best: int = field(0, "also keep this many checkpoints with the best held-out reward; 0 = none", check=FROM_0)
 
 
 @chz.chz

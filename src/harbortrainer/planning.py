@@ -295,7 +295,6 @@ def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
     before = spent.account.total
     limits = [
         ("max_usd", config.max_usd, forecast.usd(spent.pricing), spent.usd(before) or 0.0),
-        ("max_tokens_total", config.max_tokens_total, forecast.tokens, before.tokens),
         ("max_wall_sec", config.max_wall_sec, forecast.wall_sec, 0.0),
     ]
     for name, cap, range_, so_far in limits:

@@ -1,5 +1,6 @@
 """A cap ends a real run with a checkpoint and a status of its own; a plan before and after it spends nothing."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -16,13 +17,14 @@ A_BATCH = 8000  # tokens, at most, of 8 trials and their update
 @pytest.mark.nightly
 def test_a_capped_run_and_plans(server_url: str, docker_ready: str, tiny_model_dir: Path, tmp_path: Path) -> None:
     folder = tmp_path / "capped"
-    settings = (f"model_name={tiny_model_dir}", f"max_tokens_total={CAP}", "save_every=0")
+    settings = (f"model_name={tiny_model_dir}", "save_every=0")
     settings += ("eval_tasks=", "allow_family_overlap=false")
-    (tmp_path / "prices.json").write_text('{"usd_per_hour": 0.1}')
-    money = ("max_usd=9", f"prices={tmp_path / 'prices.json'}")
+    by_token = dict.fromkeys(("prefill", "sample", "train"), 1e6)  # USD for a million: a token costs one
+    (tmp_path / "prices.json").write_text(json.dumps({str(tiny_model_dir): by_token}))
+    money = (f"max_usd={CAP}", f"prices={tmp_path / 'prices.json'}")
     done = run(command(server_url, tmp_path, *settings, *money, "run_name=capped", "max_steps=9"))
-    assert done.returncode == 81, done.stdout + done.stderr
-    assert f"max_tokens_total={CAP} is reached" in done.stdout
+    assert done.returncode == 80, done.stdout + done.stderr
+    assert f"max_usd={CAP} is reached" in done.stdout
     assert re.search(r"spent: .* tokens \(.*% .*\), \d\.\d\d container hours, \d\.\d\d USD", done.stdout), done.stdout
     steps = [record["step"] for record in read_lines(folder / "ledger.jsonl") if record["event"] == "trained"]
     assert 1 <= len(steps) < 9

@@ -54,7 +54,7 @@ class Batch:
             write_trajectory(self.folder, trajectory)
             self.stored.append(trajectory.trial_name)
 
-        host, client = local_host(policy, n_parallel_envs=1, quarantine_after=1)
+        host, client = local_host(policy, n_parallel_envs=1)
         rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, RUN, self.ledger)
         done = self.ledger.reusable("step", read_batch(self.folder))
         try:
@@ -69,8 +69,9 @@ class Batch:
 
 @pytest.mark.parametrize("moment", ["in a trial", "before a trial is stored"])
 async def test_a_full_disk_stops_the_run_and_costs_no_trial_that_was_stored(
-    disk: SmallDisk, tmp_path: Path, moment: str
+    disk: SmallDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
+    monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 1)
     task = make_task(tmp_path)
     first = Batch(disk, task)
     with pytest.raises(DiskFault) as told:

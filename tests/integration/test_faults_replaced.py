@@ -58,9 +58,16 @@ FAULTS: list[tuple[Callable[[str], None], Outcome, str]] = [
 BROKEN = [verifier("crash"), verifier("hang")]
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All faults may hit one slot."""
+    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 9)
+    monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 99)
+
+
 async def run_group(folder: Path, task: Task, policy: Any, ledger: Any, n: int = len(FAULTS)) -> TrajectoryGroup:
     """One trial at a time."""
-    fields: dict[str, Any] = {"n_parallel_envs": 1, "max_attempts": 9, "quarantine_after": 0}
+    fields: dict[str, Any] = {"n_parallel_envs": 1}
     host, _ = local_host(policy, **fields)
     rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, RUN_ID, ledger)
     rollouts._gates.containers.resize(1)

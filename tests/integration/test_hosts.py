@@ -303,7 +303,7 @@ def test_training_goes_on_when_a_host_is_cut_while_it_samples(
     words = (
         f"hosts=ray backend=skyrl-tx skyrl_tx_url={served} model_name={tiny_model_dir} tasks_dir=datasets/quickstart "
         f"logs_dir={run.parent} run_name=cut max_steps=3 lora_rank=8 batch_size=2 group_size=8 n_parallel_envs=3 "
-        "max_turns=4 max_tokens=40 context_limit=2048 learning_rate=3e-3 save_every=1 display=plain"
+        "max_turns=4 max_tokens=40 context_limit=2048 learning_rate=3e-3 save_every=1"
     )
     command = [*cluster.inside(cluster.head), str(cluster.venv / "bin" / "python"), "-m", "src.train", *words.split()]
     with (tmp_path / "log").open("wb") as log:

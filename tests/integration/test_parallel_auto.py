@@ -33,7 +33,7 @@ async def test_it_moves_within_its_bound_and_a_resume_continues_it(
         "backend=skyrl-tx", f"skyrl_tx_url={server_url}", f"model_name={MODEL}", f"tasks_dir={TASKS}", *ONE,
         f"logs_dir={tmp_path}", "run_name=run", "n_parallel_envs=auto", "batch_size=3", "max_turns=2",
         "max_steps=2", "context_limit=4096", "max_steps_off_policy=2",
-        "environment_kwargs.override_cpus=0.5", "display=plain",
+        "environment_kwargs.override_cpus=0.5",
     ]  # fmt: skip
     with caplog.at_level(logging.INFO, "harbortrainer"):
         assert await run_training(parse(words)) == 0

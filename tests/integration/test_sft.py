@@ -47,7 +47,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(url: str, folder: Path, name: str, *more: str) -> list[str]:
     return [
         sys.executable, "-m", "src.sft", "backend=skyrl-tx", f"skyrl_tx_url={url}", f"model_name={MODEL}",
-        f"logs_dir={folder}", f"run_name={name}", "context_limit=4096", "display=plain", *more,
+        f"logs_dir={folder}", f"run_name={name}", "context_limit=4096", *more,
     ]  # fmt: skip
 
 

@@ -34,7 +34,7 @@ async def test_a_mixed_run_of_a_conversation_and_a_terminal_task(server_url: str
     words = (
         f"backend=skyrl-tx skyrl_tx_url={server_url} model_name={MODEL} tasks_dir=tau:mock,datasets/quickstart "
         "tasks_include=mock-create_task_1,count-1 tool_format=hermes lora_rank=8 batch_size=2 group_size=2 "
-        f"max_tokens=16 context_limit=4096 max_turns=1 max_steps=1 display=plain logs_dir={tmp_path} run_name=run"
+        f"max_tokens=16 context_limit=4096 max_turns=1 max_steps=1 logs_dir={tmp_path} run_name=run"
     ).split()
     run = await served_run(words)
     (row,) = [row for row in read_lines(run / "metrics.jsonl") if row.get("optim/steps")]

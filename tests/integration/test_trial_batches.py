@@ -60,14 +60,17 @@ async def test_groups_of_two_tasks_and_the_viewers_files(tmp_path: Path) -> None
     assert (result.n_total_trials, result.stats.n_completed_trials, result.stats.n_errored_trials) == (6, 6, 0)
 
 
-async def test_a_hanging_sampler_is_retried_up_to_max_attempts_then_dropped_from_its_group(tmp_path: Path) -> None:
+async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One trial hangs on both attempts: the first request, and the eighth, after two trials of three turns each."""
     sampler = PolicySampler(request_timeout_sec=3.0)
 
     def reply(request: Request) -> str | None:
         return None if len(client.requests) in hangs else by_turn(request, client)
 
-    rollouts, client = made(reply, sampler, n_parallel_envs=1, max_attempts=2)
+    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 2)
+    rollouts, client = made(reply, sampler, n_parallel_envs=1)
     rollouts._gates.containers.resize(1)  # one after another
     hangs = (1, 8)
     groups = await rollouts.run_groups([make_task(tmp_path)], 3, tmp_path / "step_000000", step=0, temperature=1.0)

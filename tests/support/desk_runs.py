@@ -26,7 +26,7 @@ SERVER = {
 }
 SETTINGS = (
     f"backend=skyrl-tx model_name={MODEL} tasks_dir=tau:desk lora_rank=8 max_turns=4 max_tokens=16 context_limit=512 "
-    "batch_size=8 num_substeps=2 n_parallel_envs=24 learning_rate=5e-3 display=plain"
+    "batch_size=8 num_substeps=2 n_parallel_envs=24 learning_rate=5e-3"
 ).split()
 N_TASKS = 8  # of a batch
 N_TRIALS = 48  # of the quickstart's batch

@@ -96,7 +96,7 @@ def config_of(hosts: Hosts, parallel: int, script: Script) -> Config:
     program: Any = {} if script.agent == TERMINUS else {"agent": script.agent, "agents_dir": str(AGENTS)}
     return Config(
         model_name="m", tasks_dir=".", hosts=hosts, n_parallel_envs=parallel, max_turns=script.turns + 2,
-        context_limit=10**6, max_attempts=2, trial_timeout_sec=600.0, **program,
+        context_limit=10**6, trial_timeout_sec=600.0, **program,
     )  # fmt: skip
 
 

@@ -364,7 +364,6 @@ def note_settings(trainer: Terminus2Trainer, recorder: Recorder) -> None:
     recorder.note("limits", **asdict(parts.policy._limits))
     recorder.note("sampler settings", request_timeout_sec=parts.sampler._timeout)
     recorder.note("outage", limit_sec=trainer.outage.limit_sec)
-    recorder.note("display", mode=parts.display._mode)
 
 
 async def fake_run(config: Config, recorder: Recorder, stop: Stop | None = None) -> int:

@@ -26,7 +26,7 @@ TASKS = "datasets/quickstart"
 SMALL = (
     f"backend=skyrl-tx model_name={MODEL} tasks_dir={TASKS} tasks_include=count-1,count-2,create-1,create-2 "
     "lora_rank=8 batch_size=2 group_size=4 max_tokens=16 context_limit=2048 learning_rate=3e-3 save_every=1 "
-    "keep_checkpoints=0 display=plain"
+    "keep_checkpoints=0"
 ).split()
 HANGS = "SERVED_RUN_HANGS"  # in the environment: no trial ends
 STILL = tinker.AdamParams(learning_rate=0.0)

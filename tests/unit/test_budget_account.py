@@ -183,7 +183,7 @@ def test_tokens_of_users_and_judges_are_purposes_with_prices_of_their_own(tmp_pa
     assert row["spend/usd_user"] == 99 * 2 and row["spend/usd_judge"] == 0.0, "without a price they cost nothing here"
     assert row["spend/usd"] == 330 + 99 * 2
     assert spent(user="base").metrics()["spend/usd_user"] == 99, "the base model has the policy's price"
-    assert spent(max_tokens_total=500.0).over() is not None and spent(max_tokens_total=600.0).over() is None
+    assert spent(max_usd=500.0, **models).over() is not None and spent(max_usd=600.0, **models).over() is None
 
 
 def test_a_cap_is_told_at_every_record_that_finds_it_reached() -> None:

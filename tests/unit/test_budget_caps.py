@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.budget.budget import TOKENS_STATUS, USD_STATUS
+from harbortrainer.budget.budget import USD_STATUS
 from harbortrainer.cli.arguments import validate
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.tinker_llm import live_llm
@@ -64,28 +64,26 @@ def capped(tmp_path: Path) -> Capped:
     return Capped(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("field", "metric", "status"),
-    [("max_usd", "spend/usd", USD_STATUS), ("max_tokens_total", "spend/tokens", TOKENS_STATUS)],
-)
-async def test_a_cap_ends_the_run_within_one_batch(capped: Capped, field: str, metric: str, status: int) -> None:
+async def test_a_cap_ends_the_run_within_one_batch(capped: Capped) -> None:
     assert await capped.process("whole") == 0
-    spent = [row[metric] for row in capped.lines("whole", "metrics.jsonl")]
+    spent = [row["spend/usd"] for row in capped.lines("whole", "metrics.jsonl")]
     assert len(spent) == BATCHES and sorted(spent) == spent
     cap = spent[3] + 1e-6  # reached while the fifth batch is sampled
-    assert await capped.process("run", f"{field}={cap!r}") == status
+    assert await capped.process("run", f"max_usd={cap!r}") == USD_STATUS
     assert capped.steps("run") == 4
     assert [record["step"] for record in capped.lines("run", "checkpoints.jsonl")][-1] == 4, "what was trained is saved"
-    assert capped.said[-1].startswith(f"{field}=") and "is reached" in capped.said[-1]
+    assert capped.said[-1].startswith("max_usd=") and "is reached" in capped.said[-1]
     a_batch = max(b - a for a, b in zip([0.0, *spent], spent, strict=False))
 
     trials = capped.started("run")
-    assert await capped.process("run", f"{field}={cap!r}") == status, "the next process knows what was spent before it"
+    assert await capped.process("run", f"max_usd={cap!r}") == USD_STATUS, (
+        "the next process knows what was spent before it"
+    )
     assert capped.started("run") == trials and capped.steps("run") == 4, "and spends nothing more"
 
-    assert await capped.process("run", f"{field}=0") == 0
+    assert await capped.process("run", "max_usd=0") == 0
     assert capped.steps("run") == BATCHES
-    assert capped.lines("run", "metrics.jsonl")[-1][metric] <= spent[-1] + a_batch
+    assert capped.lines("run", "metrics.jsonl")[-1]["spend/usd"] <= spent[-1] + a_batch
 
 
 async def test_a_cancelled_trial_is_counted_with_what_it_said(capped: Capped, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +100,7 @@ async def test_a_cancelled_trial_is_counted_with_what_it_said(capped: Capped, mo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(recorded_run.FakeTrial, "_act", coordinated)
-    assert await capped.process("run", "max_tokens_total=1") == TOKENS_STATUS
+    assert await capped.process("run", "max_usd=1e-9") == USD_STATUS
     (hung,) = [r for r in capped.lines("run", "ledger.jsonl") if r.get("fate") and r["trial"].endswith("p00-g01")]
     assert hung["fate"] == "cancelled" and hung["prompt_tokens"] > 0 and hung["sampled_tokens"] == 3
 

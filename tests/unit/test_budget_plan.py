@@ -22,6 +22,7 @@ from harbortrainer.run.ledger import KILLED
 from harbortrainer.text import counted
 from harbortrainer.train import checked
 from tests.support.recorded_run import Recorder, fake_outside, fake_run
+from tests.unit.test_every_setting import write_prices
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 
@@ -163,12 +164,13 @@ async def test_a_stopped_run_is_planned_from_where_it_is_and_nothing_of_it_is_to
     await planner.process("run_name=run", "max_trials=13")
     before = files(planner.logs)
     capsys.readouterr()
-    found = await planner.plan(f"resume={planner.logs / 'run'}", "max_trials=0", "max_tokens_total=1")
+    prices = write_prices(planner.logs.parent / "prices.json")
+    found = await planner.plan(f"resume={planner.logs / 'run'}", "max_trials=0", "max_usd=1e-9", f"prices={prices}")
     out = " ".join(capsys.readouterr().out.split())
     assert found["scope"]["first_step"] >= 1 and found["scope"]["steps"] == 4 - found["scope"]["first_step"]
     assert found["scope"]["training_places"] < 6 * found["scope"]["steps"], "graded trials wait on disk"
     assert "continues" in out and "spent: " in out
-    assert "max_tokens_total=1 is reached" in out and "the run would stop at once" in out
+    assert "max_usd=1e-09 is reached" in out and "the run would stop at once" in out
     assert files(planner.logs) == before
 
 

@@ -93,9 +93,9 @@ def test_the_disk_note_says_states_size_and_field() -> None:
     assert (
         state_bytes(BaseModel(), 8) is None and sampler_bytes(BaseModel(lora_width=width), 8) == 4 * 8 * width + 2**20
     )
-    config = Config(model_name="models/quickstart", tasks_dir="d", lora_rank=8, save_every=1, keep_best=2)
+    config = Config(model_name="models/quickstart", tasks_dir="d", lora_rank=8, save_every=1, eval_split=0.1)
     note = disk_note(config, 200, BaseModel(lora_width=width), {"keep_results_mb": 64.0})
-    assert note.startswith("disk of the server: at most 6 states x 2 MB + 3 samplers x 1 MB = ")
+    assert note.startswith("disk of the server: at most 5 states x 2 MB + 3 samplers x 1 MB = ")
     assert "keep_checkpoints" in note and "80 MB (SKYRL_TX_KEEP_MB)" in note
     unknown = disk_note(Config(model_name="no/such", tasks_dir="d"), 200, BaseModel(), {})
     assert "at most 4 states and 3 samplers" in unknown and "not known" in unknown

@@ -66,7 +66,7 @@ def test_the_last_of_two_values_wins_so_that_a_script_can_be_overridden():
         ("group_size", ["group_size", "key=value"]),
         ("learning_rate=fast", ["learning_rate=fast", "must be a number"]),
         ("max_turns=few", ["max_turns=few", "must be a whole number"]),
-        ("curriculum_band=0.5", ["curriculum_band=0.5", "two numbers"]),
+        ("clip_thresholds=0.5", ["clip_thresholds=0.5", "two numbers"]),
         ("environment_kwargs.a.b=1", ["environment_kwargs.a.b=1: ", "give environment_kwargs.NAME=VALUE"]),
         ("--agent_kwargs.a.b.c=1", ["agent_kwargs.a.b.c=1: ", "give agent_kwargs.NAME=VALUE"]),
         ("environment_kwargs.=1", ["environment_kwargs.=1: ", "give environment_kwargs.NAME=VALUE"]),
@@ -142,8 +142,25 @@ def test_user_and_judge_of_an_earlier_version_are_those_of_their_files_now(
     change = {"judge_weight": {"before": 0.5, "now": 0.25}}
     append_line(run.config_changes, {"time": 1.0, "from_step": 2, "changes": change})
     resumed = parse([f"resume={tmp_path}"])
-    assert resumed.user == "base" and resumed.advantage_baseline == "none" and caplog.messages == []
+    assert resumed.user == "base" and resumed.advantage == "none" and caplog.messages == []
     assert model_of("judge", resumed.judge) == ModelFile("j", "http://j/v1", weight=0.25)
+
+
+def test_settings_that_are_one_now_are_joined_and_may_be_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDirectory(tmp_path)
+    now = ("advantage", "clip_thresholds", "dppo", "difficulty")
+    saved = {name: value for name, value in to_json(parse(BASE)).items() if name not in now}
+    before = {"advantage": None, "advantage_baseline": "leave_one_out", "difficulty": "h.json", "band": [0.2, 0.9]}
+    before |= {"clip_low_threshold": None, "clip_high_threshold": 1.3, "dppo_divergence": "kl", "dppo_threshold": 0.1}
+    write_json(run.config, saved | before | {"loss_fn": "ppo"})
+    resumed = parse([f"resume={tmp_path}"])
+    assert resumed.advantage == "leave_one_out" and resumed.difficulty == "h.json@0.2,0.9"
+    assert resumed.clip_thresholds == (0.8, 1.3) and resumed.dppo == ("kl", 0.1) and caplog.messages == []
+    change = {"clip_thresholds": {"before": [0.8, 1.3], "now": [0.7, 1.2]}}
+    append_line(run.config_changes, {"time": 1.0, "from_step": 2, "changes": change})
+    assert parse([f"resume={tmp_path}"]).clip_thresholds == (0.7, 1.2)
 
 
 @pytest.mark.parametrize(

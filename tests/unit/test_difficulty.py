@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.cli.arguments import validate
 from harbortrainer.cli.main import run_command
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import read_lines
@@ -88,10 +87,10 @@ def test_training_tasks_outside_the_band_are_left_out_and_held_out_tasks_stay(ta
     assert [task.name for task in plan.train] == ["count-2", "create-1"]
     assert [(task.name, task.difficulty) for task in plan.held_out] == [("create-2", "0.75-1.00")]
     assert plan.length_note[0] == (
-        "difficulty: 1 of 3 training tasks are within band=0.1,0.9 (1 below, 0 above); 1 were not measured, or have "
+        "difficulty: 1 of 3 training tasks are from 0.1 to 0.9 (1 below, 0 above); 1 were not measured, or have "
         "changed since, and stay"
     )
-    wide = make_plan(config(tasks, difficulty=measured, band=(0.0, 1.0)))
+    wide = make_plan(config(tasks, difficulty=f"{measured}@0,1"))
     assert [task.name for task in wide.train] == list(TASKS)
 
 
@@ -112,16 +111,16 @@ def test_mistakes_about_the_file_and_the_band_are_one_line(tasks: Path, measured
     with pytest.raises(UserError, match=r"other.json: not written by tasks measure"):
         make_plan(config(tasks, difficulty=str(tmp_path / "other.json")))
     every = write_measured(tmp_path / "every.json", dict.fromkeys((tasks / name for name in TASKS), 1.0))
-    with pytest.raises(UserError, match=r"band=0.1,0.9: no training task is within \(0 below, 4 above\); widen it"):
+    with pytest.raises(UserError, match=r"difficulty: no training task is from 0.1 to 0.9 \(0 below, 4 above\); give"):
         make_plan(config(tasks, difficulty=every))
-    with pytest.raises(UserError, match=r"band=0.2,0.8: nothing is measured; give difficulty=FILE"):
-        validate(config(tasks, band=(0.2, 0.8)))
+    with pytest.raises(UserError, match=r"difficulty=\S+@0.8,0.2: give two mean rewards from 0 to 1"):
+        make_plan(config(tasks, difficulty=f"{measured}@0.8,0.2"))
 
 
 async def test_a_run_has_rewards_by_measured_difficulty_and_its_page_shows_them(
     tasks: Path, measured: str, tmp_path: Path
 ) -> None:
-    more = (f"tasks_dir={tasks}", f"logs_dir={tmp_path}", f"difficulty={measured}", "band=0,1", "batch_size=4")
+    more = (f"tasks_dir={tasks}", f"logs_dir={tmp_path}", f"difficulty={measured}@0,1", "batch_size=4")
     arguments = dict(word.split("=", 1) for word in (*BASE, *more))
     await recorded_run([f"{name}={value}" for name, value in arguments.items()])
     (row,) = read_lines(tmp_path / "run" / "metrics.jsonl")

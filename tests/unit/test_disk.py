@@ -134,8 +134,9 @@ def test_a_replacement_that_does_not_fit_leaves_the_old_file_and_nothing_else(
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_dockers_full_disk_quarantines_nobody() -> None:
-    quarantine = Quarantine(1, {})
+def test_dockers_full_disk_quarantines_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 1)
+    quarantine = Quarantine({})
     detail = "APIError: write /var/lib/docker/x: No space left on device"
     quarantine.note(Trajectory("t", "t-1", (), None, Outcome.INFRASTRUCTURE_ERROR, detail))
     assert quarantine.reasons == {}

@@ -15,7 +15,7 @@ from harbortrainer.rollout.gates import TrialState
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.stopping import Stop
 from harbortrainer.watch import capture
-from harbortrainer.watch.display import Display, Mode
+from harbortrainer.watch.display import Display
 from tests.support.pty_parts import on_terminal
 from tests.support.terminal import ROW, Pane, Terminal, console_of, trajectory
 
@@ -41,7 +41,7 @@ def told(display: Display, run: RunDirectory) -> None:
     """What happens in a run: lines of ours, chatter of others."""
     run.path.mkdir(exist_ok=True)
     display.keep_log(run, 3)
-    display.announce(f"run directory {run.path}")
+    display.say(f"run directory {run.path}")
     with display.trials("step 0", 4) as finished:
         display.watcher.moved("s000000-p00-g00", TrialState.SAMPLING)
         finished(trajectory("s000000-p00-g00", 1.0))
@@ -75,17 +75,10 @@ def test_on_a_terminal_ours_stays_and_the_panel_goes(tmp_path: Path, terminal: T
         assert text in log and text not in terminal.text
 
 
-@pytest.mark.parametrize(
-    ("mode", "out", "err"),
-    [
-        ("plain", ["run directory", "checkpoint after", "step 1/3"], ["WARNING: trial x", "ERROR: worse"]),
-        ("quiet", ["run directory"], ["ERROR: worse"]),
-    ],
-)
-def test_without_a_live_view(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet_root: None, mode: Mode, out: list[str], err: list[str]
-) -> None:
-    with Display(mode=mode) as display:
+def test_without_a_live_view(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet_root: None) -> None:
+    out = ("run directory", "checkpoint after", "step 1/3")
+    err = ("WARNING: trial x", "ERROR: worse")
+    with Display() as display:
         told(display, RunDirectory(tmp_path / "run"))
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
@@ -99,7 +92,7 @@ def test_what_a_container_says_forges_no_line(
 ) -> None:
     forged = "x\x1b[1A\r\n[  9:59.9] step 9/9  reward 1.000\nWARNING: the disk is full"
     lost = Trajectory("t", "s000000-p00-g00", (), None, Outcome.INFRASTRUCTURE_ERROR, forged)
-    with Display(console_of(Pane(terminal))) if live else Display(mode="plain") as display:
+    with Display(console_of(Pane(terminal))) if live else Display() as display:
         display.keep_log(RunDirectory(tmp_path))
         with display.trials("step 0", 1) as finished:
             finished(lost)
@@ -207,7 +200,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path, capsys: pytes
     run = RunDirectory(tmp_path / "run")
     run.path.mkdir()
     (run.path / capture.NAME).symlink_to("/dev/full")
-    with Display(mode="plain") as display:
+    with Display() as display:
         display.keep_log(run)
         for _ in range(3):
             display.say("goes on")
@@ -221,13 +214,13 @@ def test_the_log_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     run = RunDirectory(tmp_path / "run")
     run.path.mkdir()
     for process in range(2):
-        with Display(mode="quiet") as display:
+        with Display() as display:
             logging.getLogger("harbortrainer").info("early %d", process)
             display.keep_log(run)
             display.say("two\nlines")
     text = (run.path / capture.NAME).read_text()
     assert "early 0" in text and "early 1" in text and "two\n    lines" in text
-    with Display(mode="quiet") as display:
+    with Display() as display:
         display.keep_log(run)
         for _ in range(200):
             display.say("x" * 50)

@@ -345,7 +345,7 @@ async def test_an_evaluation_whose_weights_are_gone_is_left_out_with_a_line(tmp_
 
 async def test_a_state_stays_until_its_evaluation_says_whether_it_is_among_the_best(tmp_path: Path) -> None:
     server = Server()
-    run = made(tmp_path, server, save_every=1, eval_every=1, keep_checkpoints=1, keep_best=1, max_steps=6)
+    run = made(tmp_path, server, save_every=1, eval_every=1, keep_checkpoints=1, max_steps=6)
     rewards = {3: 1.0}
     evaluate = run.trainer._held_out.evaluate
 

@@ -44,9 +44,7 @@ def judged(*scores: float | None) -> list[dict[str, float]]:
     return [{} if score is None else {"judge": score} for score in scores]
 
 
-@pytest.mark.parametrize(
-    "settings_of", [{}, {"advantage_baseline": "leave_one_out"}, {"normalize_advantages_by_std": True}]
-)
+@pytest.mark.parametrize("settings_of", [{}, {"advantage": "leave_one_out"}, {"normalize_advantages_by_std": True}])
 def test_plus_one_for_all_changes_not_a_bit_and_for_one_it_does(settings_of: dict[str, Any]) -> None:
     config = Config(**{**{name: getattr(CONFIG, name) for name in settings(Config)}, **settings_of})
     rewards = [1.0, 0.0, 0.3, 0.7]

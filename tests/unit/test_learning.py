@@ -140,7 +140,7 @@ def test_a_batch_without_signal_sends_nothing():
 
 def test_without_rewards_no_group_is_left_out():
     usual = assemble(groups(), config())
-    alone = assemble(groups(), config(advantage_baseline="none", kl_penalty_coef=1.0))
+    alone = assemble(groups(), config(advantage="none", kl_penalty_coef=1.0))
     assert set(alone.advantages.values()) == {0.0} and alone.left_out == {}
     assert {s.trial_name for s in alone.sequences_D} == set(alone.advantages), "a group of one has a signal too"
     assert len(alone.advantages) > len(usual.sequences_D)

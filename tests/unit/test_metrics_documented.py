@@ -28,10 +28,9 @@ from tests.unit.test_every_setting import BASE, MORE, copy_tasks, write_prices
 PAGE = Path("docs/metrics.md")
 RUNS = (
     ("eval_tasks=count-1,count-2", "kl_penalty_coef=0.1", "n_epochs=2", "prices=PRICES"),
-    ("kl_penalty_coef=1", "advantage_baseline=none", "kl_reference=tinker://t/weights/state-9", "max_steps=1"),
+    ("kl_penalty_coef=1", "advantage=none", "kl_reference=tinker://t/weights/state-9", "max_steps=1"),
     ("outcome_policy.completed=0",),
     ("eval_split=0.25", "max_steps=1"),
-    ("curriculum_band=0.1,0.9", "max_steps=1"),
     ("observation_loss_coef=0.05", "loss_fn=dppo", "eval_split=0.25", "max_steps=1"),
     ("max_steps_off_policy=1", "oversample_max=1", "max_steps=2", "n_parallel_envs=auto"),
 )

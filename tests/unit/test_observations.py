@@ -71,7 +71,7 @@ def test_trials_without_an_advantage_teach_by_their_observations_where_their_tok
     silent = assemble([groups[1]], config())
     assert names(silent.sequences_D) == ["g10", "g11"] and silent.observing
     assert not assemble([groups[1]], Config(model_name="m", tasks_dir="d")).sequences_D
-    alone = assemble(groups, config(advantage_baseline="none"))
+    alone = assemble(groups, config(advantage="none"))
     assert len(alone.observing) == len(alone.sequences_D) == 7, "learning without a verifier"
 
 

@@ -22,7 +22,6 @@ from harbortrainer.run.config_changes import to_save
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.setting import Resume
-from harbortrainer.tasks.curriculum import Curriculum
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.plan import RunPlan
 from harbortrainer.training.schedule import SettingsByStep
@@ -148,15 +147,13 @@ async def test_a_replay_rebuilds_each_step(tmp_path: Path, policy: type[SlowPoli
         assert {*again.batch.left_out.values()} <= {CONSTANT}
 
 
-def test_tasks_beyond_the_last_batch_follow_in_the_same_order(tmp_path: Path) -> None:
+def test_tasks_beyond_the_last_batch_follow_in_the_same_order() -> None:
     settings: dict[str, Any] = {"model_name": "m", "tasks_dir": "d", "batch_size": 3, "n_epochs": 1}
     plain, more = (SettingsByStep(TASKS, [(0, Config(**settings, oversample_max=n))]) for n in (0, 2))
     assert [plain.groups(batch) for batch in range(4)] == [3, 1, 0, 0]
     assert [more.groups(batch) for batch in range(4)] == [3, 1, 3, 3]
     assert [more.size(step) for step in range(3)] == [3, 1, 0] and more.batch(0) == plain.batch(0)
     assert len(more.batch(2)) == 3
-    chosen = Curriculum((0.1, 0.9), TASKS, tmp_path).batch(5, more.at(5).order)
-    assert len(chosen) == 3
 
 
 @pytest.mark.parametrize(
@@ -168,8 +165,8 @@ def test_tasks_beyond_the_last_batch_follow_in_the_same_order(tmp_path: Path) ->
             "remove_constant_reward_groups=true: oversample_max=2 leaves constant groups out already",
         ),
         (
-            {"oversample_max": 2, "advantage_baseline": "none", "kl_penalty_coef": 1.0},
-            "oversample_max=2: without effect while advantage_baseline=none; leave it out",
+            {"oversample_max": 2, "advantage": "none", "kl_penalty_coef": 1.0},
+            "oversample_max=2: without effect while advantage=none; leave it out",
         ),
     ],
 )
@@ -193,13 +190,13 @@ def test_the_plan_names_a_warm_up_longer_than_the_run(warmup_steps: int) -> None
 
 
 def test_the_plan_names_settings_without_effect() -> None:
-    given = {"eval_group_size": 2, "eval_temperature": 0.5, "proactive_summarization_threshold": 100}
+    given = {"eval_group_size": 2, "proactive_summarization_threshold": 100}
 
     def named(held_out: list[Task], **more: Any) -> list[str]:
         plan = RunPlan(config(**given, **more), [], held_out, [], 4, None, Pricing())
         return [line.partition(": without effect")[0] for line in plan.length_note]
 
-    assert named([]) == ["eval_group_size=2", "eval_temperature=0.5", "proactive_summarization_threshold=100"]
+    assert named([]) == ["eval_group_size=2", "proactive_summarization_threshold=100"]
     assert named([Task("t", Path("t"), "d")], enable_summarize=True) == []
 
 

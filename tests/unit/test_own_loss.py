@@ -59,7 +59,7 @@ def test_without_torch_it_is_refused_before_anything_is_spent() -> None:
         functions(config(loss=f"{OWN}:importance_sampling"))
 
 
-@pytest.mark.parametrize("setting", [{"loss_fn": "ppo"}, {"loss_norm": "token_sum"}, {"clip_low_threshold": 0.5}])
+@pytest.mark.parametrize("setting", [{"loss_fn": "ppo"}, {"loss_norm": "token_sum"}, {"clip_thresholds": (0.5, 1.2)}])
 def test_settings_of_the_servers_losses_are_refused_beside_it(setting: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"without effect while loss=own.py:f; leave it out"):
         validate(config(loss="own.py:f", **{"loss_fn": "ppo"} | setting))

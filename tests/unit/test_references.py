@@ -136,7 +136,7 @@ async def test_a_lost_teacher_is_an_error_and_a_lost_start_ends_only_its_metric(
 
 
 async def test_a_run_makes_its_teacher_before_its_adapter_and_deletes_it_at_its_end(again: Again) -> None:
-    teacher = ("kl_penalty_coef=1", "kl_reference=tinker://t/weights/state-9", "advantage_baseline=none")
+    teacher = ("kl_penalty_coef=1", "kl_reference=tinker://t/weights/state-9", "advantage=none")
     await again.process(*teacher, "max_trials=11")
     (record,) = read_lines(again.folder / "references.jsonl")
     assert record == {"state": "tinker://t/weights/state-9", "sampler": SAMPLER}
@@ -160,10 +160,10 @@ async def test_a_reference_may_change_on_a_resume(again: Again) -> None:
     ("argument", "words"),
     [
         ("kl_reference=start", "kl_reference=start: without effect while kl_penalty_coef=0"),
-        ("advantage_baseline=none", "advantage_baseline=none: leaves nothing to learn from; set kl_penalty_coef"),
+        ("advantage=none", "advantage=none: leaves nothing to learn from; set kl_penalty_coef"),
         (
-            "advantage_baseline=none kl_penalty_coef=1 normalize_advantages_by_std=true",
-            "normalize_advantages_by_std=true: without effect while advantage_baseline=none",
+            "advantage=none kl_penalty_coef=1 normalize_advantages_by_std=true",
+            "normalize_advantages_by_std=true: without effect while advantage=none",
         ),
         ("kl_penalty_coef=1 kl_reference=nowhere", "kl_reference=nowhere: no run directory"),
     ],
@@ -175,5 +175,5 @@ async def test_settings_that_contradict_are_refused(again: Again, argument: str,
 
 
 async def test_without_rewards_a_group_of_one_is_enough(again: Again) -> None:
-    events = await again.process("group_size=1", "advantage_baseline=none", "kl_penalty_coef=1")
+    events = await again.process("group_size=1", "advantage=none", "kl_penalty_coef=1")
     assert not of("refused", events) and len(of("datum", events)) == 4

@@ -28,12 +28,12 @@ from tests.unit.test_trainer import FakePolicy, Run
 
 OTHERS: list[dict[str, Any]] = [
     {},
-    {"advantage_baseline": "leave_one_out"},
+    {"advantage": "leave_one_out"},
     {"normalize_advantages_by_std": True, "loss_norm": "sequence_mean"},
     {"loss_norm": "token_sum", "num_substeps": 3},
     {"remove_constant_reward_groups": True},
     {"outcome_policy": {"max_turns": "mask", "agent_timeout": 0.5}},
-    {"loss_fn": "ppo", "clip_high_threshold": 3.0},
+    {"loss_fn": "ppo", "clip_thresholds": (0.8, 3.0)},
     {"observation_loss_coef": 0.05, "remove_constant_reward_groups": True, "outcome_policy": {"max_turns": "mask"}},
 ]
 
@@ -178,9 +178,9 @@ def test_every_field_of_a_run_is_replayed_or_refused_by_name(
         ("kl_penalty_coef=0.1", "no run stores"),
         ("outcome_policy.max_turns=replace", "never run"),
         ("outcome_policy.infrastructure_error=0", "has no reward"),
-        ("clip_low_threshold=0.5", "does not clip"),
+        ("clip_thresholds=0.5,1.2", "does not clip"),
         ("steps=9", "choose from 1 to"),
-        ("advantage_base=mean", "did you mean advantage_baseline"),
+        ("advantages=mean", "did you mean advantage"),
         ("temperature=0.5", "only the trials on disk"),
     ],
 )
@@ -221,4 +221,4 @@ def test_clipped_is_nothing_or_unknown() -> None:
     assert clipped(ppo, 0.01, 1) == 0.0
     assert clipped(ppo, float(np.log(1.21)), 1) is None and clipped(ppo, None, 1) is None
     assert clipped(ppo, 0.01, 2) is None and clipped(chz.replace(ppo, num_substeps=2), 0.01, 1) is None
-    assert clipped(chz.replace(ppo, clip_high_threshold=1.0), 1e-6, 1) is None
+    assert clipped(chz.replace(ppo, clip_thresholds=(0.8, 1.0)), 1e-6, 1) is None

@@ -237,7 +237,8 @@ async def test_an_outcome_may_be_replaced_in_training_and_never_in_evaluation(
 async def test_an_outcome_that_comes_back_is_replaced_within_max_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = Rig(tmp_path, monkeypatch, graded, outcome_policy={"completed": "replace"}, max_attempts=2)
+    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 2)
+    rig = Rig(tmp_path, monkeypatch, graded, outcome_policy={"completed": "replace"})
     async with asyncio.timeout(600):
         groups = await rig.go()
     assert {t.attempt for group in groups for t in group.trajectories_G} == {2} and len(rig.names) == 18
@@ -382,7 +383,9 @@ async def test_trials_that_a_silent_server_took_cost_neither_attempt_nor_task_no
         times[slot] = times.get(slot, 0) + 1
         return lost(request, detail=f"{SAMPLING}no answer within 600 s") if times[slot] <= 2 else graded(request)
 
-    rig = Rig(tmp_path, monkeypatch, twice_lost, max_attempts=1, quarantine_after=1)
+    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 1)
+    monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 1)
+    rig = Rig(tmp_path, monkeypatch, twice_lost)
     silent_server(rig, 90.0)
     groups = await rig.go()
     assert [len(group.trajectories_G) for group in groups] == [3, 3, 3] and not rig.journal.quarantined
@@ -406,7 +409,9 @@ async def test_a_batch_is_given_up_after_two_waves_on_all_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: int, failed: int
 ) -> None:
     """`places`: of the hosts that have joined; none is left = 1."""
-    rig = Rig(tmp_path, monkeypatch, lost, max_attempts=9, quarantine_after=99)
+    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 9)
+    monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 99)
+    rig = Rig(tmp_path, monkeypatch, lost)
     rig.rollouts._gates.containers.resize(places)
     with pytest.raises(EnvironmentFault, match=r"no trial of the batch could be run; \d+ failed") as told:
         await rig.go()

@@ -113,7 +113,8 @@ async def test_an_outcome_that_is_always_replaced_ends_with_max_attempts(
     def run(request: TrialRequest) -> Trajectory:
         return Trajectory(request.task.name, request.name, graded(request).turns, 0.0, Outcome.MAX_TURNS)
 
-    rig = Rig(tmp_path, monkeypatch, run, outcome_policy={"max_turns": "replace"}, max_attempts=2)
+    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 2)
+    rig = Rig(tmp_path, monkeypatch, run, outcome_policy={"max_turns": "replace"})
     await rig.go(group_size=1)
     assert len(rig.requests) == 6 and len(rig.finished) == 3
 
@@ -121,7 +122,8 @@ async def test_an_outcome_that_is_always_replaced_ends_with_max_attempts(
 async def test_faults_of_an_earlier_process_count_towards_the_quarantine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "b" else graded(r), max_attempts=1)
+    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 1)
+    first = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "b" else graded(r))
     before = [t for group in await first.go() for t in group.lost]
     assert len(before) == 3
     rig = Rig(tmp_path, monkeypatch, graded)

@@ -188,13 +188,13 @@ async def test_a_change_that_trials_do_not_depend_on_keeps_them(again: Again) ->
 async def test_an_evaluation_is_never_of_two_temperatures(again: Again) -> None:
     held_out = ("eval_tasks=create-1,create-2", "eval_group_size=2", "n_epochs=2", "eval_every=1")
     await again.process(*held_out, "max_trials=2")
-    events = await again.process(*held_out, "max_trials=7", "eval_temperature=0.5")
+    events = await again.process(*held_out, "max_trials=7", "temperature=0.5")
     temperatures = [event["temperature"] for event in of("sample", events)]
-    assert temperatures.count(0.5) == 8 and again.steps() == [0], "4 trials of 2 turns"
+    assert temperatures.count(0.5) == 10 and again.steps() == [0], "4 trials of 2 turns, and of the next step"
     evaluated = again.folder / "trajectories" / "eval_000000"
     assert len(list(evaluated.glob("*.npz"))) == 4
-    events = await again.process(*held_out, "max_trials=9", "eval_temperature=0.7")
-    assert {event["temperature"] for event in of("sample", events)} == {1.0}
+    events = await again.process(*held_out, "max_trials=9", "temperature=0.7")
+    assert {event["temperature"] for event in of("sample", events)} == {0.7}
     assert len(list(evaluated.glob("*.npz"))) == 4, "an evaluation that has its row is over"
 
 
@@ -207,7 +207,7 @@ async def test_every_evaluation_without_a_row_runs_again_with_another_temperatur
     (trajectories / "eval_000001").mkdir()  # a second one, which waited in line
     for path in (trajectories / "eval_000000").glob("*.npz"):
         shutil.copy(path, trajectories / "eval_000001" / path.name.replace("e000000", "e000001"))
-    await again.process(*held_out, "max_trials=2", "eval_temperature=0.5")
+    await again.process(*held_out, "max_trials=2", "temperature=0.5")
     out = capsys.readouterr().out
     for step in (0, 1):
         assert f"2 finished trials of the evaluation after step {step} are not used" in out

@@ -21,7 +21,7 @@ from tests.support.conversations import conversation, write_conversations, write
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
 from tests.unit.test_every_setting import write_prices
 
-SERVER = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", "display=plain")
+SERVER = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one")
 
 
 class Teachable(FakeServer):
@@ -206,7 +206,6 @@ async def test_runs_of_one_command_are_not_continued_by_another(tmp_path: Path, 
         (("data=x", "best_of_group=true"), "best_of_group=true: it chooses among trials of runs"),
         (("data=x", "min_reward=0.5"), "min_reward=0.5: it chooses among trials of runs"),
         (("data=x", "suspect=train"), "suspect: no longer a setting; no trial is marked any more"),
-        (("data=x", "init_optimizer=true"), "init_optimizer=true: a fresh adapter"),
         (("data=x", "batch_size=0"), "batch_size=0: must be above 0"),
         (("data=x", "group_size=2"), "group_size: no such field"),
     ],
@@ -238,7 +237,6 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "tinker_base_url": ("http://cloud:1", ("backend=tinker", "skyrl_tx_url=None")),
     "model_name": ("models/two", ()),
     "init_from": ("tinker://m/weights/state-7", ()),
-    "init_optimizer": ("true", ("init_from=tinker://m/weights/state-7",)),
     "context_limit": ("60", ()),
     "data": ("OTHER", ()),
     "runs": ("RUN", ()),
@@ -253,7 +251,6 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
     "max_steps": ("1", ()),
     "warmup_steps": ("3", ()),
     "max_usd": ("1e-9", ("prices=PRICES",)),
-    "max_tokens_total": ("5", ()),
     "prices": ("nowhere.json", ()),
     "save_every": ("1", ()),
     "keep_checkpoints": ("1", ("save_every=1",)),
@@ -269,7 +266,6 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
 SEEN_ELSEWHERE = {
     "outage_limit_sec": "tests/unit/test_every_setting.py: the parts are the same",
     "max_wall_sec": "the same: Stop.limit",
-    "display": "the same: Display",
     "enable_thinking": "the same: ChatTemplate",
     "tool_format": "the same: ChatTemplate",
 }

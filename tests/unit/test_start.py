@@ -124,12 +124,10 @@ def test_another_adapter_than_the_run_trains_is_refused(tmp_path: Path, changes:
     assert "\n" not in str(refusal.value)
 
 
-def test_an_adapter_is_refused_where_no_server_takes_it_and_has_no_moments(tmp_path: Path) -> None:
+def test_an_adapter_is_refused_where_no_server_takes_it(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "a")
     with pytest.raises(UserError, match="Tinker's API takes no adapter; give RUN_DIR or a tinker:// path, or train"):
         find_state("init_from", str(folder), WANTED, "tinker")
-    with pytest.raises(UserError, match="no Adam moments; set init_optimizer=false"):
-        find_state("init_from", str(folder), WANTED, "skyrl-tx", optimizer=True)
     (folder / "adapter_model.safetensors").unlink()
     with pytest.raises(UserError, match=r"adapter_model.safetensors is missing"):
         found(folder)
@@ -147,7 +145,7 @@ def test_a_state_on_the_other_backend_is_refused(source: Path) -> None:
 
 
 def test_without_init_from_the_seed_is_the_start() -> None:
-    assert find_start(None, False, WANTED, "skyrl-tx") is None
+    assert find_start(None, WANTED, "skyrl-tx") is None
 
 
 async def trained_source(again: Again) -> Path:
@@ -169,12 +167,6 @@ async def test_a_run_loads_the_state_in_place_of_the_seed_and_saves_it_before_it
     }  # fmt: skip
     assert json.loads((again.folder / "config.json").read_text())["init_from"] == f"{source}@1"
     assert [record["step"] for record in read_lines(again.folder / "checkpoints.jsonl")] == [0, 2]
-
-
-async def test_with_its_moments_on_request(again: Again) -> None:
-    source = await trained_source(again)
-    events = await again.process(f"init_from={source}", "init_optimizer=true")
-    assert of("restore", events) == [{"kind": "restore", "step": 2}] and len(of("start from", events)) == 1
 
 
 async def test_a_resume_keeps_the_recorded_state_whatever_the_source_has_now(again: Again) -> None:
@@ -216,11 +208,6 @@ async def test_held_out_tasks_that_the_weights_have_seen_are_refused_over_two_ru
     )
     assert f"init_from={second}: " in refusal["words"] and "count-1" in refusal["words"]
     assert not again.folder.exists()
-
-
-async def test_moments_of_no_state_are_refused(again: Again) -> None:
-    (refusal,) = of("refused", await again.process("init_optimizer=true"))
-    assert refusal["words"].startswith("init_optimizer=true: ")
 
 
 async def test_the_plan_names_the_state(again: Again, capsys: pytest.CaptureFixture[str]) -> None:

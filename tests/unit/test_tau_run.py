@@ -20,7 +20,7 @@ def words(folder: Path, *more: str) -> list[str]:
     given = (
         f"skyrl_tx_url=http://here:1 backend=skyrl-tx model_name=models/one tasks_dir=tau:mock,{folder / 'tasks'} "
         "tasks_include=mock-update_task_1,mock-create_task_1,one,two tool_format=hermes batch_size=4 group_size=2 "
-        f"n_epochs=2 max_turns=2 context_limit=8000 save_every=1 display=quiet logs_dir={folder} run_name=run"
+        f"n_epochs=2 max_turns=2 context_limit=8000 save_every=1 logs_dir={folder} run_name=run"
     )
     return [*given.split(), *more]
 

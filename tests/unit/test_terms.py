@@ -30,12 +30,11 @@ def test_context_beyond_tinker_cloud_is_refused_and_free_on_the_own_server():
     [
         ({"grad_clip_norm": 1.0}, {}, r"grad_clip_norm=1\.0: .*does not apply it \(measured\); leave it at 0"),
         ({}, {"adam": {"beta2": False}}, r"beta2=0\.95: .*does not apply it.*applies it"),
-        ({"weight_decay": 0.1}, {"adam": {"weight_decay": False}}, r"weight_decay=0\.1: .*leave it at 0"),
         ({"learning_rate": 1e-3}, {"adam": {"learning_rate": False}}, r"learning_rate=0\.001: "),
         ({"loss_fn": "cispo"}, {"losses": {"ppo": CLIP_SETTINGS}}, r"loss_fn=cispo: not on .*use one of: ppo"),
         ({"loss_fn": "ppo"}, {"losses": {"ppo": frozenset()}}, r"clip_high_threshold=1\.2: without effect"),
         (
-            {"loss_fn": "ppo", "clip_low_threshold": 0.5},
+            {"loss_fn": "ppo", "clip_thresholds": (0.5, 1.2)},
             {"losses": {"ppo": {"clip_high_threshold"}}},
             r"clip_low_threshold=0\.5: without effect .*loss_fn=ppo",
         ),
@@ -80,15 +79,10 @@ def test_what_could_not_be_measured_is_said():
     assert len(notes) == 1 and "beta1: " in notes[0] and "could not be measured" in notes[0]
 
 
-def test_weight_decay_that_reaches_other_users_is_said():
-    notes = agree(config(backend="skyrl-tx", weight_decay=0.1), SELF_HOSTED, STOCK).notes
-    assert any("weight_decay=0.1" in note and "every other user" in note for note in notes)
-
-
 def test_clip_thresholds_are_always_sent():
     assert loss_settings(config()) is None
     assert loss_settings(config(loss_fn="ppo")) == {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-    given = loss_settings(config(loss_fn="cispo", clip_high_threshold=4.0))
+    given = loss_settings(config(loss_fn="cispo", clip_thresholds=(0.8, 4.0)))
     assert given == {"clip_low_threshold": 0.8, "clip_high_threshold": 4.0}
 
 

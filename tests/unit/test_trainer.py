@@ -25,7 +25,7 @@ from harbortrainer.learning.trajectory import (
     group_trajectories,
 )
 from harbortrainer.rollout.rollouts import GroupRequest
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
+from harbortrainer.run.checkpoints import BEST, CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.metrics import MetricsLog
@@ -230,7 +230,7 @@ class Run:
             sampler=sampler_,
             rollouts=rollouts_,
             metrics=MetricsLog(self.directory),
-            checkpoints=CheckpointLog(self.directory.checkpoints, Keep(c.keep_checkpoints, c.keep_best)),
+            checkpoints=CheckpointLog(self.directory.checkpoints, Keep(c.keep_checkpoints, BEST)),
             ledger=Ledger(self.directory.ledger),
             display=Display(Console(quiet=True, highlight=False, soft_wrap=True)),
             stop=self.stop,
@@ -395,7 +395,7 @@ async def test_without_rewards_constant_groups_are_trained_on(tmp_path):
     given = references(teacher=FakeReference(1.0))
     run = Run(
         tmp_path, references=given, rollouts={"constant": True}, max_steps=1, held_out=0,
-        advantage_baseline="none", kl_penalty_coef=1.0, kl_reference="teacher",
+        advantage="none", kl_penalty_coef=1.0, kl_reference="teacher",
     )  # fmt: skip
     await run.trainer.run()
     assert [len(batch) for batch in run.policy.batches] == [4]

@@ -15,7 +15,7 @@ from harbortrainer.learning.off_policy import CAP
 
 # Tinker's own defaults; always sent, so that no server uses others.
 CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
-ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12}
+ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0}
 OFF = {"weight_decay": 0.0, "grad_clip_norm": 0.0}  # a server need not support these while they are off
 UNKNOWN = "{} neither sums nor averages the loss in a known way, so the step size would be a guess"
 DOCTOR = f"see what it does with {command('doctor')}"
@@ -39,8 +39,7 @@ def loss_settings(config: Config) -> dict[str, float] | None:
     """`loss_fn_config` as sent: both thresholds for a loss that clips, None for another."""
     if sent_loss(config) == "importance_sampling":
         return None
-    given = {name: getattr(config, name) for name in CLIP_DEFAULTS}
-    return {name: CLIP_DEFAULTS[name] if value is None else value for name, value in given.items()}
+    return dict(zip(CLIP_DEFAULTS, config.clip_thresholds or CLIP_DEFAULTS.values(), strict=True))
 
 
 def adam_settings(config: RunSettings) -> dict[str, float]:
@@ -48,7 +47,6 @@ def adam_settings(config: RunSettings) -> dict[str, float]:
     return {
         "learning_rate": config.learning_rate,
         **ADAM,
-        "weight_decay": config.weight_decay,
         "grad_clip_norm": config.grad_clip_norm,
     }
 
@@ -171,11 +169,11 @@ def _loss(config: Config, contract: Contract) -> dict[str, Any]:
         "reduction": "sum over tokens and datums",
         "server_reduction": contract.reduction,
         "loss_norm": config.loss_norm,
-        "advantage_baseline": config.advantage_baseline,
+        "advantage": config.advantage,
         "kl_penalty_coef": config.kl_penalty_coef,
         "kl_reference": config.kl_reference,
         **_correction(config),
-        **({"divergence": config.dppo_divergence, "threshold": config.dppo_threshold} if _dppo(config) else {}),
+        **(dict(zip(("divergence", "threshold"), config.dppo, strict=True)) if _dppo(config) else {}),
         **({"observation_loss_coef": config.observation_loss_coef} if config.observation_loss_coef else {}),
     }
 
@@ -225,11 +223,6 @@ def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str
 
 
 def _optimizer_notes(config: RunSettings, kind: ServerKind, contract: Contract) -> Iterator[str]:
-    if config.weight_decay and contract.decays_other_adapters:
-        yield (
-            f"weight_decay={config.weight_decay}: on {kind.name} it decays every other user's adapter too; use "
-            "that server alone"
-        )
     for name in adam_settings(config):
         if contract.adam.get(name) is None:
             yield f"{name}: whether {kind.name} applies it could not be measured; {DOCTOR}"

@@ -142,7 +142,7 @@ def _price(entry: Mapping[str, Any]) -> Price:
     return Price(**number)
 
 
-USD_STATUS, TOKENS_STATUS = 80, 81  # of the process; above those of sysexits.h
+USD_STATUS = 80  # of the process; above those of sysexits.h
 LABELS = {"left_out": "left out", "constant": "constant groups"}
 
 
@@ -169,11 +169,9 @@ class Budget:
         """Why a cap ends the run, and the exit status; None while the run may continue."""
         if (caps := self._caps) is None:
             return None
-        total, usd = self.account.total, self.usd(self.account.total)
+        usd = self.usd(self.account.total)
         if caps.max_usd and usd is not None and usd >= caps.max_usd:
             return f"max_usd={caps.max_usd:g} is reached: {usd:.2f} USD are spent", USD_STATUS
-        if (most := caps.max_tokens_total) and total.tokens >= most:
-            return f"max_tokens_total={most:g} is reached: {count(total.tokens)} are spent", TOKENS_STATUS
         return None
 
     def usd(self, spent: Spending) -> float | None:

@@ -184,17 +184,17 @@ def _agent(config: Config) -> Iterator[str]:
 
 def _learning(config: Config) -> Iterator[str]:
     if config.loss is not None:
-        names = ("loss_fn", "loss_norm", "clip_low_threshold", "clip_high_threshold", "observation_loss_coef")
+        names = ("loss_fn", "loss_norm", "clip_thresholds", "observation_loss_coef")
         for setting in changed(config, *names):
             yield f"{setting}: without effect while loss={config.loss}; leave it out"
     yield from _sources_of_signal(config)
     if config.group_size == 1 and config.by_rewards:
         yield "group_size=1: a group of one has no advantage over itself, nothing is learned; use 2 or more"
     if config.loss_fn in ("importance_sampling", "dppo"):
-        for setting in changed(config, "clip_low_threshold", "clip_high_threshold"):
+        for setting in changed(config, "clip_thresholds"):
             yield f"{setting}: {config.loss_fn} does not clip; use loss_fn=ppo or leave it out"
     if config.loss_fn != "dppo":
-        for setting in changed(config, "dppo_divergence", "dppo_threshold"):
+        for setting in changed(config, "dppo"):
             yield f"{setting}: without effect with loss_fn={config.loss_fn}; use loss_fn=dppo or leave it out"
     if config.num_substeps > config.batch_size * config.group_size > 0:
         yield (
@@ -226,28 +226,26 @@ def _sources_of_signal(config: Config) -> Iterator[str]:
             f"remove_constant_reward_groups=true: oversample_max={config.oversample_max} leaves constant groups out "
             "already; leave it out"
         )
-    if config.advantage is not None:
-        for setting in changed(config, "advantage_baseline", "normalize_advantages_by_std"):
+    if config.own_advantage:
+        for setting in changed(config, "normalize_advantages_by_std"):
             yield f"{setting}: without effect while advantage={config.advantage}; leave it out"
     if config.by_rewards:
         return
     if not config.kl_penalty_coef and not config.observation_loss_coef:
         yield (
-            "advantage_baseline=none: leaves nothing to learn from; set kl_penalty_coef (1 distils from kl_reference) "
+            "advantage=none: leaves nothing to learn from; set kl_penalty_coef (1 distils from kl_reference) "
             "or observation_loss_coef"
         )
     idle = ("normalize_advantages_by_std", "remove_constant_reward_groups", "oversample_max", "reward")
     for setting in changed(config, *idle):
-        yield f"{setting}: without effect while advantage_baseline=none; leave it out"
+        yield f"{setting}: without effect while advantage=none; leave it out"
 
 
 def _evaluation(config: Config) -> Iterator[str]:
-    for setting in changed(config, "band") if config.difficulty is None else ():
-        yield f"{setting}: nothing is measured; give difficulty=FILE of `tasks measure`, or leave it out"
     if config.eval_tasks and config.eval_split:
         yield f"eval_split={config.eval_split}: eval_tasks names the held-out tasks already; give only one of the two"
     if not config.eval_tasks and not config.eval_split:
-        for setting in changed(config, "eval_every", "allow_family_overlap", "keep_best"):
+        for setting in changed(config, "eval_every", "allow_family_overlap"):
             yield f"{setting}: no task is held out; set eval_split or eval_tasks"
 
 
@@ -291,7 +289,7 @@ def _judge(judge: ModelFile, config: Config) -> Iterator[str]:
     if not judge.weight and judge.taxonomy is None:
         yield "judge: weight=0: the judge has no effect without a taxonomy; raise it, or leave judge out"
     elif not config.by_rewards:
-        yield "judge: without effect while advantage_baseline=none; leave it out"
+        yield "judge: without effect while advantage=none; leave it out"
 
 
 def _other_backend(config: RunSettings) -> Iterator[str]:
@@ -307,5 +305,3 @@ def run_problems(config: RunSettings) -> Iterator[str]:
         yield f"run_name={config.run_name}: must be the name of one folder; logs_dir names the folder it is made in"
     yield from secret_problems(config)
     yield from _other_backend(config)
-    if config.init_optimizer and config.init_from is None:
-        yield "init_optimizer=true: a fresh adapter has no moments to take; set init_from or leave it out"

@@ -129,7 +129,7 @@ _PROGRAMS = tuple(dict.fromkeys(name.split()[0] for name in HEADS))
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: the command's; 2 for a UserError, printed as plain lines; 130 stopped by a signal, 75 by a limit of
-    the run, 80 and 81 by a cap on spending (src/harbortrainer/budget/budget.py); 141 when nothing reads its output.
+    the run, 80 by a cap on spending (src/harbortrainer/budget/budget.py); 141 when nothing reads its output.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     stop = Stop()

@@ -24,7 +24,7 @@ from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault, one_line
 from harbortrainer.rollout.gates import n_containers
-from harbortrainer.rollout.venue import agents_at_once
+from harbortrainer.rollout.venue import STEPS_AHEAD, agents_at_once
 from harbortrainer.tasks.folders import folder_of, load_tasks
 from harbortrainer.venues.harbor.program import agent_memory
 from harbortrainer.venues.harbor.venue import VENUE
@@ -49,8 +49,8 @@ async def preflight(args: DockerArgs) -> int:
     notes, most = await asyncio.to_thread(agents_at_once, {VENUE.name: VENUE}, tasks, config)
     n, paths = n_containers(config, most), [folder_of(task) for task in tasks]
     warnings = await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs, agent_memory(config))
-    ahead = config.batch_size * (1 + config.images_ahead)
-    needs = await asyncio.to_thread(needs_note, paths, builds_at_once(config.n_parallel_builds), ahead)
+    ahead = config.batch_size * (1 + STEPS_AHEAD)
+    needs = await asyncio.to_thread(needs_note, paths, builds_at_once(), ahead)
     for line in (*notes, *(f"warning: {warning}" for warning in warnings), *needs):
         print(line)
     if not paths or any(map(uses_network, paths)):

@@ -12,8 +12,9 @@ from harbortrainer.config import ADDRESS, FIXED, Config, TrialSettings
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError, refuse
 from harbortrainer.model_file import with_texts
-from harbortrainer.run.config_changes import current, removed, tuples
+from harbortrainer.run.config_changes import tuples
 from harbortrainer.run.directory import RunDirectory
+from harbortrainer.run.earlier_settings import current, removed
 from harbortrainer.setting import ABOVE_0, FROM_0, Resume, field, problems, settings
 
 log = logging.getLogger("harbortrainer")

@@ -21,7 +21,7 @@ async def measure(args: EvalArgs, outside: Outside | None = None) -> int:
     status, folder = await evaluated(args, outside)
     file = folder.with_name(folder.name + ENDING)
     write_json(file, _measured(RunDirectory(folder), args.pass_reward))
-    print(f"{file}: train on its tasks with difficulty={file} band=0.1,0.9")
+    print(f"{file}: train on its tasks with difficulty={file}@0.1,0.9")
     return status
 
 

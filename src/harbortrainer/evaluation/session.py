@@ -34,9 +34,10 @@ from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
-from harbortrainer.run.config_changes import current, last_values
+from harbortrainer.run.config_changes import last_values
 from harbortrainer.run.conversations import Conversations
 from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
+from harbortrainer.run.earlier_settings import current
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.stopping import run_until

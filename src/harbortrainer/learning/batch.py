@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from harbortrainer.config import Baseline, Config
+from harbortrainer.config import Config
 from harbortrainer.learning.brought import advantages_of, function
 from harbortrainer.learning.datums import TrainingSequence, sequence_metrics, training_sequences
 from harbortrainer.learning.observations import only_observing
@@ -15,7 +15,7 @@ from harbortrainer.model_file import model_of
 from harbortrainer.stats import known, mean
 
 
-def group_advantages(rewards_G: Sequence[float], *, baseline: Baseline = "mean", by_std: bool = False) -> list[float]:
+def group_advantages(rewards_G: Sequence[float], *, baseline: str = "mean", by_std: bool = False) -> list[float]:
     """Advantage of each member of one group; zeros for a constant group, a group of one and the baseline none.
 
     mean:           A_i = r_i - mean(r)              (Dr. GRPO, arXiv 2503.20783)
@@ -35,7 +35,7 @@ def group_advantages(rewards_G: Sequence[float], *, baseline: Baseline = "mean",
 def has_signal(group: TrajectoryGroup, config: Config) -> bool:
     """Whether the rewards of the trials that are trained on differ, with what a judge adds to them."""
     treated = _shaped(outcome_policy(config.outcome_policy).treat(group), config)
-    if len(treated.trajectories_G) < 2 or config.advantage is None:
+    if len(treated.trajectories_G) < 2 or not config.own_advantage:
         return len(treated.trajectories_G) > 1 and not treated.constant
     return any(array.any() for array in _advantages(treated, config))
 
@@ -100,9 +100,9 @@ def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBat
 
 def _advantages(group: TrajectoryGroup, config: Config) -> list[np.ndarray]:
     """For each trajectory an array of one number, or of one a turn."""
-    if config.advantage is not None:
+    if config.own_advantage:
         return advantages_of(function("advantage", config.advantage), group)
-    baseline, by_std = config.advantage_baseline, config.normalize_advantages_by_std
+    baseline, by_std = config.advantage, config.normalize_advantages_by_std
     return [np.array([one]) for one in group_advantages(group.rewards_G, baseline=baseline, by_std=by_std)]
 
 

@@ -28,7 +28,8 @@ def function(field: str, text: str) -> Brought:
 
 def functions(config: Config) -> dict[str, Brought]:
     """The functions that the settings name, by field. Raises UserError."""
-    return {field: function(field, text) for field in FIELDS if (text := getattr(config, field)) is not None}
+    named = {field: getattr(config, field) for field in FIELDS if field != "advantage" or config.own_advantage}
+    return {field: function(field, text) for field, text in named.items() if text is not None}
 
 
 def advantages_of(brought: Brought, group: TrajectoryGroup) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGro
 class Treatment(StrEnum):
     TRAIN = "train"  # with the verifier's reward
     MASK = "mask"  # graded, but left out of its group
-    REPLACE = "replace"  # by a fresh trial of the same task, within max_attempts; never scored
+    REPLACE = "replace"  # by a fresh trial of the same task, within three trials; never scored
     DROP = "drop"
 
 
@@ -73,7 +73,7 @@ def _problem(name: str, value: object) -> str | None:
     field = f"outcome_policy.{name}={value}"
     if name not in _GRADED:
         if name in FAULTS:
-            return f"{field}: a trial without a grade has no reward to train on; it is replaced (max_attempts)"
+            return f"{field}: a trial without a grade has no reward to train on; it is replaced, twice at most"
         return f"{field}: no such outcome; one of {', '.join(_GRADED)}"
     number = _number(value)
     allowed = (Treatment.TRAIN, Treatment.MASK, Treatment.REPLACE)

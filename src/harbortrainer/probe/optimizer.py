@@ -229,7 +229,7 @@ NOTES = {
     "beta1": "a run that needs another value is refused",
     "beta2": "a run that needs another value is refused",
     "eps": "a run that needs another value is refused",
-    "weight_decay": "runs with weight_decay other than 0 are refused",
+    "weight_decay": "no run needs it, all send 0",
     "grad_clip_norm": "runs with grad_clip_norm other than 0 are refused",
 }
 

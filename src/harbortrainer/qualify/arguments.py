@@ -28,7 +28,11 @@ class ListArgs:
 
 @chz.chz
 class BuildArgs(ListArgs):
-    n_parallel: int | Auto = field(AUTO, SETTINGS["n_parallel_builds"].doc, check=ABOVE_0_OR_AUTO)
+    n_parallel: int | Auto = field(
+        AUTO,
+        "task images that are built or pulled at once; auto = half of the processors, 2 to 16",
+        check=ABOVE_0_OR_AUTO,
+    )
     images: str | None = _same("images")
     base_images: str | None = _same("base_images")
     images_gb: float | Auto = _same("images_gb")

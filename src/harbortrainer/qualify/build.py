@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from harbortrainer.cli.output import give_json
+from harbortrainer.config import AUTO
 from harbortrainer.docker.checks.host import DockerHost, cleaned, maker
 from harbortrainer.docker.checks.preflight import connect
 from harbortrainer.docker.daemon import call
@@ -80,7 +81,8 @@ async def _build(paths: Sequence[Path], args: BuildArgs, made: list[Path]) -> di
                 found[path] = why
                 _say(f"{path.name}: {why}")
 
-    n, patience = builds_at_once(args.n_parallel), args.outage_limit_sec
+    n = builds_at_once() if args.n_parallel == AUTO else args.n_parallel
+    patience = args.outage_limit_sec
     async with cleaned(host, run_id, _say):
         window = await in_daemon_thread(ImageWindow, args.images_gb, run_id)
         filling = _Filling(window, paths) if args.images is None else None

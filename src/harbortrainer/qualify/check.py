@@ -20,7 +20,7 @@ from typing import Any
 from rich.table import Table
 
 from harbortrainer.cli.output import UNCUT, give_json, wide_console
-from harbortrainer.config import AUTO, Config
+from harbortrainer.config import Config
 from harbortrainer.docker.checks.host import DockerHost, ServiceHost
 from harbortrainer.docker.checks.preflight import check_docker
 from harbortrainer.docker.daemon import Daemon, call
@@ -162,7 +162,7 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskR
     with tempfile.TemporaryDirectory(prefix="harbortrainer-check-") as folder:
         daemon = Daemon(config.outage_limit_sec, (DockerHost() if local else ServiceHost()).ping)
         trials = QualificationTrials(config, run_id, Path(folder), Gates.of(config), daemon)
-        building = asyncio.Semaphore(builds_at_once(AUTO))
+        building = asyncio.Semaphore(builds_at_once())
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(kept(path)) for path in paths]

@@ -7,7 +7,7 @@ import chz
 
 from harbortrainer.cli.arguments import read_arguments, validate
 from harbortrainer.cli.output import JSON
-from harbortrainer.config import FIELDS, Baseline, Config, LossFn, LossNorm
+from harbortrainer.config import FIELDS, Config, LossFn, LossNorm
 from harbortrainer.errors import refuse
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.learning.treatment import outcome_policy, outcome_problems
@@ -19,7 +19,7 @@ RUN = "None = as in the run"
 @chz.chz
 class ReplayArgs:
     run_dir: str = field(doc="folder of the run")
-    advantage_baseline: Baseline | None = field(None, RUN)
+    advantage: str | None = field(None, RUN)
     normalize_advantages_by_std: bool | None = field(None, RUN)
     remove_constant_reward_groups: bool | None = field(None, RUN)
     outcome_policy: dict[str, Any] = field({}, "outcome_policy.OUTCOME=train, mask or a reward; others as in the run")
@@ -28,8 +28,7 @@ class ReplayArgs:
     observation_loss_coef: float | None = field(None, RUN)
     kl_penalty_coef: float | None = field(None, f"0 = without the penalty; no other value can be replayed; {RUN}")
     loss_fn: LossFn | None = field(None, f"changes no datum, only the share that is clipped; {RUN}")
-    clip_low_threshold: float | None = field(None, RUN)
-    clip_high_threshold: float | None = field(None, RUN)
+    clip_thresholds: tuple[float, float] | None = field(None, RUN)
     steps: tuple[int, ...] = field((), "global_step of each step to replay, a,b,c; empty = all")
     json: str | None = field(None, JSON)
 
@@ -50,7 +49,7 @@ def changed(config: Config, args: ReplayArgs) -> Config:
     """The settings of a step, changed by `args`. Raises UserError for a change that cannot be replayed."""
     given = {name: value for name in SETTINGS if (value := getattr(args, name)) not in (None, {})}
     if args.loss_fn in ("importance_sampling", "dppo"):  # it has no thresholds
-        given = dict.fromkeys(("clip_low_threshold", "clip_high_threshold")) | given
+        given = {"clip_thresholds": None} | given
     policy = {**config.outcome_policy, **args.outcome_policy}
     refuse(outcome_problems(args.outcome_policy) or _impossible(config, args))
     now = chz.replace(config, **given | {"outcome_policy": policy})

@@ -149,8 +149,6 @@ _UNITS = (
     (r"_per_second$", "1/s"),
     (r"^spend/usd", "USD"),
     (r"^spend/tokens", "tokens"),
-    (r"^curriculum/tasks", "tasks"),
-    (r"^curriculum/groups", "groups"),
     (r"_ms_per_turn$", "ms a turn"),
     (r"^rollout/parallel_(limit|most)$", "agents"),
     (r"^off_policy/staleness", "steps"),

@@ -19,6 +19,7 @@ from harbortrainer.rollout.venue import Host, Room, RunParts, TrialCancelled, Tr
 from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.task import Task
 
+MAX_ATTEMPTS = 3  # trials in one slot of a group, when faults leave them ungraded
 MAX_OUTAGES = 10  # of a venue's service or the server in one slot; a trial hit by one is replaced and costs no attempt
 log = logging.getLogger("harbortrainer")
 
@@ -87,7 +88,7 @@ class Attempts:
                 failed += fault
                 self.quarantine.note(trajectory)
             quarantined = trajectory.task_name in self.quarantine.reasons
-            retry = fault and not quarantined and failed < self.settings.config.max_attempts and outages < MAX_OUTAGES
+            retry = fault and not quarantined and failed < MAX_ATTEMPTS and outages < MAX_OUTAGES
             if retry:
                 after = f" {AFTER_OUTAGE}" if hit_by_outage else ""
                 disposition = f"replaced by {self._numbered(first, attempt + 1).name}{after}"

@@ -11,6 +11,7 @@ log = logging.getLogger("harbortrainer")
 SAMPLING = "sampling: "  # begins the detail of a trial that was lost to the server
 UNANSWERED = f"{SAMPLING}the first request had no answer when the time was over"
 USER = "user: "  # begins that of one whose simulated user failed
+MAX_FAULTS = 6  # of one task in a row
 _NO_SPACE = "no space left on device"  # in the text of a daemon's answers
 
 
@@ -29,14 +30,13 @@ def blames_task(trajectory: Trajectory) -> bool:
 
 
 class Quarantine:
-    """Excludes a task after `limit` faults in a row that are not the server's or the policy's; 0 = never.
+    """Excludes a task after MAX_FAULTS faults in a row that are not the server's or the policy's.
 
     `reasons`: task name -> why, those of an earlier process included.
     """
 
-    def __init__(self, limit: int, reasons: Mapping[str, str]) -> None:
+    def __init__(self, reasons: Mapping[str, str]) -> None:
         self.reasons = dict(reasons)
-        self._limit = limit
         self._in_a_row: Counter[str] = Counter()
 
     def note(self, trajectory: Trajectory) -> None:
@@ -46,7 +46,7 @@ class Quarantine:
             self._in_a_row[task] = 0
         elif blames_task(trajectory):
             self._in_a_row[task] += 1
-            if self._limit and self._in_a_row[task] >= self._limit and task not in self.reasons:
+            if self._in_a_row[task] >= MAX_FAULTS and task not in self.reasons:
                 self.reasons[task] = f"{trajectory.outcome}: {trajectory.detail}"
                 log.warning(
                     "task %s is left out of the run after %d faults in a row, the last: %s",

@@ -106,7 +106,7 @@ class Rollouts:
         self._rooms = _Rooms(self._settings, venues)
         self._parallel = ParallelLimit(config, gates, level, sampler, self._outages, observer)
         self._policy = outcome_policy(config.outcome_policy)
-        self._quarantine = Quarantine(config.quarantine_after, journal.quarantined)
+        self._quarantine = Quarantine(journal.quarantined)
         for fault in faults:
             self._quarantine.note(fault)
         self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop, judge)

@@ -22,6 +22,7 @@ from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import venue
 
+STEPS_AHEAD = 4  # whose task images are made before the steps begin
 Say = Callable[[str], None]
 
 

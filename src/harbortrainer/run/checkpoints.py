@@ -39,6 +39,9 @@ class Checkpoint(PolicyIdentity):
         return self.path.removeprefix("tinker://").split("/")[0]
 
 
+BEST = 1  # states by their evaluation that are kept beside the newest
+
+
 @dataclass(frozen=True, slots=True)
 class Keep:
     """Which states to keep: the `last` ones (0 = all), and the `best` by `metric`."""

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,10 @@ from harbortrainer.config import (
 from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.model_file import former, with_texts
+from harbortrainer.model_file import with_texts
 from harbortrainer.run.directory import RunDirectory, find_run, open_run_directory
-from harbortrainer.setting import FORMER, UNTIL_SAVED, Resume, settings, shown
+from harbortrainer.run.earlier_settings import current, removed
+from harbortrainer.setting import UNTIL_SAVED, Resume, settings, shown
 
 log = logging.getLogger("harbortrainer")
 # What the rewards of a trial depend on: one group has one setting of each.
@@ -125,35 +126,6 @@ def note(change: SettingChange, from_step: int) -> str:
     if change.resume is LENGTH:
         return f"{text}; a learning rate that decays follows the new length from step {from_step + 1} on"
     return text
-
-
-def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Saved values by the `names` that settings have now, without those and their keys that were removed."""
-    renamed = {one.now: saved[name] for name, one in FORMER.items() if one.now and name in saved}
-    renamed |= former(saved)
-    if saved.get("reward_weight") == 0:
-        renamed["advantage_baseline"] = "none"
-        saved = {name: value for name, value in saved.items() if name != "advantage_baseline"}
-    return {name: _kept_keys(name, value) for name, value in (renamed | {**saved}).items() if name in names}
-
-
-def _kept_keys(name: str, value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return {key: one for key, one in value.items() if f"{name}.{key}" not in FORMER}
-
-
-def removed(saved: Mapping[str, Any]) -> list[str]:
-    """A line for each saved setting, or key of one, that was removed since and did not have its default."""
-    keyed = {
-        f"{name}.{key}": one for name, value in saved.items() if isinstance(value, dict) for key, one in value.items()
-    }
-    values = {**saved, **keyed}
-    return [
-        f"{name}={shown(values[name])} is no longer a setting and has no effect: {one.instead}"
-        for name, one in FORMER.items()
-        if not (one.now or one.moved) and name in values and values[name] not in (one.default, one.kept)
-    ]
 
 
 def to_json(config: RunSettings) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def prepare(config: SftConfig, outside: Outside) -> PreparedTuning:
         check_same(earlier, dataset)
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
-    start = find_start(config.init_from, config.init_optimizer, trained, config.backend, earlier)
+    start = find_start(config.init_from, trained, config.backend, earlier)
     return PreparedTuning(config, dataset, earlier, pricing, trained, start)
 
 
@@ -121,7 +121,7 @@ async def run_sft(config: SftConfig, stop: Stop | None = None, outside: Outside 
     Raises UserError for what the user can fix; the run directory can then be resumed.
     """
     stop, outside = stop or Stop(), outside or Outside()
-    display = Display(mode=config.display)
+    display = Display()
     display.follow(stop, trials=False)
     stop.limit(config, display.say)
     with display, contextlib.ExitStack() as holding:
@@ -132,7 +132,7 @@ async def run_sft(config: SftConfig, stop: Stop | None = None, outside: Outside 
         for line in prepared.notes:
             display.say(line)
         if prepared.finished:
-            display.announce(f"{config.resume} is complete; to continue, give a higher n_epochs, max_steps or patience")
+            display.say(f"{config.resume} is complete; to continue, give a higher n_epochs, max_steps or patience")
             return 0
         async with wire(prepared, display, stop, outside) as trainer:
             done = f"done; train on it with: {command(f'train init_from={trainer.run_directory.path}')} ..."

@@ -158,7 +158,7 @@ class SftTrainer(Loop[SftConfig, LoopParts]):
     async def _keep_best(self) -> None:
         """Delete the states behind the best one, so that the newest checkpoint is the best."""
         best = self._best()
-        self.parts.display.announce(
+        self.parts.display.say(
             f"ends after step {self.step} of {self.lessons.total_steps}: the held-out loss has not fallen since "
             f"step {best}, in {self.config.patience} measurements (patience)"
         )

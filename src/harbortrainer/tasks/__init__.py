@@ -1,1 +1,1 @@
-"""Tasks: sources, loading, identity, split, order and curriculum."""
+"""Tasks: sources, loading, identity, split and order."""

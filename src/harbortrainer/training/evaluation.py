@@ -44,8 +44,7 @@ class HeldOut:
         `measure`: more metrics, of the trials.
         """
         config, started = self.schedule.at(step).config, time.monotonic()
-        temperature = config.temperature if config.eval_temperature is None else config.eval_temperature
-        groups_P = await run(self.tasks, config.eval_group_size, temperature)
+        groups_P = await run(self.tasks, config.eval_group_size, config.temperature)
         row = eval_metrics(groups_P) | self.breakdown.evaluation(groups_P) | await measure(groups_P)
         row["time/evaluate"] = time.monotonic() - started
         self.display.evaluation(step, row)

@@ -11,6 +11,7 @@ from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, Trial
 from harbortrainer.rollout.attempts import OnTrajectory
 from harbortrainer.rollout.gates import starts_ahead
 from harbortrainer.rollout.rollouts import GroupRequest, Rollouts
+from harbortrainer.rollout.venue import STEPS_AHEAD
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
@@ -93,10 +94,7 @@ class Flow:
         return groups_P
 
     def prepare(self) -> None:
-        """Start the environments of the next batch during the update; their agents begin when `batch` asks for it.
-
-        Call it when the step is measured: a curriculum chooses the next tasks by that.
-        """
+        """Start the environments of the next batch during the update; their agents begin when `batch` asks for it."""
         step = self._pace.step + 1
         if self._prepares and step >= self._frontier and self._again is None and self._size(step):
             self._prepared, self._patience = True, self._rollouts.patience()
@@ -162,7 +160,7 @@ class Flow:
     async def _start_all(self, batch: int, known: Collection[GroupSlot]) -> None:
         """Start the groups from `batch` on without `known` ones, each when the pace and a free environment allow it."""
         while size := self._groups(batch):
-            ahead = self._schedule.ahead(batch, 1 + self._schedule.configs[-1].images_ahead)
+            ahead = self._schedule.ahead(batch, 1 + STEPS_AHEAD)
             for place in (GroupSlot(batch, problem) for problem in range(size)):
                 if place in known:
                     continue

@@ -89,7 +89,7 @@ class Loop[C: RunSettings, P: LoopParts]:
 
     async def finish(self, outside: Outside, done: str) -> int:
         """Run to the end, then write the pages and the summaries; `done`: the last line. Exit status."""
-        parts, stop, say, status = self.parts, self.parts.stop, self.parts.display.announce, 1
+        parts, stop, say, status = self.parts, self.parts.stop, self.parts.display.say, 1
         try:
             await self.run()
             await self.completed()

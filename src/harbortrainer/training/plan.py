@@ -20,14 +20,13 @@ from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.other_models.users import refuse_unused
 from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.run import agent_pack
-from harbortrainer.run.checkpoints import CheckpointLog, Keep
+from harbortrainer.run.checkpoints import BEST, CheckpointLog, Keep
 from harbortrainer.run.config_changes import TRIAL_SETTINGS, ConfigHistory, SettingChange, note, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.setting import changed
 from harbortrainer.tasks import difficulty
 from harbortrainer.tasks.close import close_note
-from harbortrainer.tasks.curriculum import open_curriculum
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, check_weights, find_sources, load_sources, sources_record
 from harbortrainer.tasks.split import SPLIT_FILE, check_split, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import FOLDERS, Task
@@ -78,7 +77,7 @@ class RunPlan:
     @property
     def _idle(self) -> Iterator[str]:
         """Lines on settings without effect beside the others."""
-        names = [] if self.held_out else ["eval_group_size", "eval_temperature"]
+        names = [] if self.held_out else ["eval_group_size"]
         why = dict.fromkeys(names, "no task is held out; set eval_split or eval_tasks")
         if not self.config.enable_summarize:
             why["proactive_summarization_threshold"] = "set enable_summarize=true"
@@ -130,9 +129,9 @@ def _by_difficulty(
     """Training tasks within the band, all held-out ones, a line; a resumed run reads its own copy of the file."""
     if config.difficulty is None:
         return train, held_out, ()
-    file = Path(config.difficulty).expanduser() if earlier is None else earlier.path / difficulty.FILE
-    measured = difficulty.read_measured(file)
-    kept, line = difficulty.within(difficulty.labelled(train, measured), measured, config.band)
+    file, band = difficulty.file_and_band(config.difficulty)
+    measured = difficulty.read_measured(file if earlier is None else earlier.path / difficulty.FILE)
+    kept, line = difficulty.within(difficulty.labelled(train, measured), measured, band)
     return kept, difficulty.labelled(held_out, measured), (line,)
 
 
@@ -148,7 +147,7 @@ def start_directory(plan: RunPlan, sampler: str = "") -> RunDirectory:
         SOURCES_FILE: sources_record(plan.sources, config.task_weights),
     }
     if config.difficulty is not None:
-        files[difficulty.FILE] = read_value(Path(config.difficulty).expanduser())
+        files[difficulty.FILE] = read_value(difficulty.file_and_band(config.difficulty)[0])
     return new_run_directory(config.logs_dir, config.run_name, label, files)
 
 
@@ -161,10 +160,7 @@ def open_schedule(plan: RunPlan, run: RunDirectory, ledger: Ledger, display: Dis
     history.record(changes, ledger.steps_trained)
     for change in changes:
         display.say(note(change, ledger.steps_trained))
-    curriculum = open_curriculum(plan.config, run.path, plan.train)
-    if curriculum is not None:
-        display.say(curriculum.summary)
-    return SettingsByStep(plan.train, history.configs(), curriculum)
+    return SettingsByStep(plan.train, history.configs())
 
 
 def _set_aside(run: RunDirectory, changes: Sequence[SettingChange], ledger: Ledger) -> Iterator[str]:
@@ -172,17 +168,15 @@ def _set_aside(run: RunDirectory, changes: Sequence[SettingChange], ledger: Ledg
 
     They are moved before the change is recorded: after a kill in between, the next process makes the same change.
     """
-    changed = {change.field for change in changes} & {*TRIAL_SETTINGS, "eval_temperature"}
+    changed = {change.field for change in changes} & {*TRIAL_SETTINGS}
     rows = read_lines(run.metrics)
     last = rows[-1]["global_step"] if rows else -1  # later evaluations are not over
     for folder in sorted((run.path / "trajectories").glob("eval_" + "[0-9]" * 6)) if changed else ():
         if (step := int(folder.name[-6:])) > last:
             yield from _moved(run, sorted(folder.glob("*.npz")), f"the evaluation after step {step}", changed)
-    if not (fields := changed - {"eval_temperature"}):
-        return
-    for folder in sorted((run.path / "trajectories").glob("step_" + "[0-9]" * 6)):
+    for folder in sorted((run.path / "trajectories").glob("step_" + "[0-9]" * 6)) if changed else ():
         files = [file for file in sorted(folder.glob("*.npz")) if not ledger.trained_on(TrialName.parse(file.stem))]
-        yield from _moved(run, files, f"step {int(folder.name[-6:]) + 1}", fields)
+        yield from _moved(run, files, f"step {int(folder.name[-6:]) + 1}", changed)
 
 
 def _moved(run: RunDirectory, files: Sequence[Path], what: str, fields: Collection[str]) -> Iterator[str]:
@@ -246,9 +240,10 @@ def sampler_bytes(model: BaseModel, rank: int) -> int | None:
 def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping[str, Any]) -> str:
     """One line on the server's disk. `about`: what a server of this project reports about itself."""
     rank = config.lora_rank
-    keep = Keep(config.keep_checkpoints, config.keep_best)
+    best = BEST if config.eval_split or config.eval_tasks else 0
+    keep = Keep(config.keep_checkpoints, best)
     beside = MOST_OPEN if config.max_steps_off_policy else 0  # evaluations
-    states = keep.most(total_steps, config.save_every) + (beside if config.keep_best else 0)
+    states = keep.most(total_steps, config.save_every) + beside * best
     state, sampler = state_bytes(model, rank), sampler_bytes(model, rank)
     samplers = SAMPLERS + config.max_steps_off_policy + beside
     if state is None or sampler is None:

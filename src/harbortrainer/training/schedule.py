@@ -4,8 +4,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from harbortrainer.config import Config
-from harbortrainer.learning.trajectory import TrajectoryGroup
-from harbortrainer.tasks.curriculum import Curriculum
 from harbortrainer.tasks.order import TaskOrder
 from harbortrainer.tasks.task import Task
 
@@ -22,13 +20,10 @@ class Span:
 class SettingsByStep:
     """The settings and tasks of every step of a run."""
 
-    def __init__(
-        self, train: Sequence[Task], configs: Sequence[tuple[int, Config]], curriculum: Curriculum | None = None
-    ) -> None:
+    def __init__(self, train: Sequence[Task], configs: Sequence[tuple[int, Config]]) -> None:
         """`configs`: (first step, configuration) in order of time; the last one is in force."""
         self.train = list(train)
         self._by_name = {task.name: task for task in train}
-        self._curriculum = curriculum
         self._spans = [Span(step, config, task_order(config, train)) for step, config in configs]
 
     @property
@@ -53,14 +48,12 @@ class SettingsByStep:
         return self.size(batch) or (self.configs[-1].batch_size if self.configs[-1].oversample_max else 0)
 
     def batch(self, step: int) -> list[Task]:
-        """The tasks of a batch; that of the 0-based `step`, unless steps take others. Raises DiskFault."""
+        """The tasks of a batch; that of the 0-based `step`, unless steps take others."""
         order = self.at(step).order
-        if self._curriculum is not None:
-            return self._curriculum.batch(step, order)
         return order.batch(step) if step < self.total_steps else order.beyond(step)
 
     def ahead(self, step: int, steps: int) -> list[Task]:
-        """The tasks of so many batches from `step` on; with a curriculum, which chooses them later, a guess."""
+        """The tasks of so many batches from `step` on."""
         batches = (self.at(number).order.batch(number) for number in range(step, step + steps))
         return [task for batch in batches for task in batch]
 
@@ -74,13 +67,6 @@ class SettingsByStep:
     def named(self, name: str) -> Task | None:
         """The training task of this name."""
         return self._by_name.get(name)
-
-    def measured(self, step: int, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Update the curriculum with a step's trials, before the next step. Returns its metrics. Raises DiskFault."""
-        if self._curriculum is None:
-            return {}
-        self._curriculum.measured(step, groups_P)
-        return self._curriculum.metrics(step)
 
 
 def task_order(config: Config, train: Sequence[Task]) -> TaskOrder[Task]:

@@ -69,7 +69,7 @@ async def run_training(
     Raises UserError for what the user can fix; the run directory can then be resumed.
     """
     config, stop, outside = with_texts(config), stop or Stop(), outside or Outside()
-    display = Display(mode=config.display)
+    display = Display()
     display.follow(stop, trials=True)
     stop.limit(config, display.say)
     with display, contextlib.ExitStack() as holding:
@@ -79,7 +79,7 @@ async def run_training(
         for note in prepared.notes:
             display.say(note)
         if prepared.plan.finished:
-            display.announce(f"{config.resume} is complete; to continue, give a higher n_epochs or max_steps")
+            display.say(f"{config.resume} is complete; to continue, give a higher n_epochs or max_steps")
             return 0
         async with wire(prepared, display, stop, outside) as trainer:
             return await (loop or train)(trainer, outside)
@@ -104,7 +104,7 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
         notes += filter(None, [users_note(plan.train, plan.held_out)])
     renderer = template.renderer
     trained = PolicyIdentity(config.model_name, config.lora_rank, renderer.name, renderer.thinking)
-    start = find_start(config.init_from, config.init_optimizer, trained, config.backend, plan.earlier)
+    start = find_start(config.init_from, trained, config.backend, plan.earlier)
     teachers = find_teachers(config, trained, plan.earlier)
     if start is not None and plan.earlier is None:
         check_unseen(start, plan.held_out, config.allow_family_overlap)

@@ -25,7 +25,7 @@ BASE, START = "base", "start"  # values of kl_reference
 
 
 def find_start(
-    init_from: str | None, optimizer: bool, wanted: PolicyIdentity, backend: str, earlier: RunDirectory | None = None
+    init_from: str | None, wanted: PolicyIdentity, backend: str, earlier: RunDirectory | None = None
 ) -> SavedState | None:
     """The state that a run starts from; None = its seed. A continued run keeps the state that it has recorded.
 
@@ -36,7 +36,7 @@ def find_start(
         return None if state is None else SavedState(**state)
     if init_from is None:
         return None
-    return find_state("init_from", init_from, wanted, backend, optimizer=optimizer)
+    return find_state("init_from", init_from, wanted, backend)
 
 
 def find_teachers(config: Config, wanted: PolicyIdentity, earlier: RunDirectory | None = None) -> dict[str, SavedState]:
@@ -50,9 +50,7 @@ def find_teachers(config: Config, wanted: PolicyIdentity, earlier: RunDirectory 
     return teachers
 
 
-def find_state(
-    field: str, value: str, wanted: PolicyIdentity, backend: str, *, optimizer: bool = False, any_rank: bool = False
-) -> SavedState:
+def find_state(field: str, value: str, wanted: PolicyIdentity, backend: str, *, any_rank: bool = False) -> SavedState:
     """The training state that `field` names: RUN_DIR, RUN_DIR@STEP, a tinker:// path or the folder of an adapter.
 
     Contacts no server. A run directory's state is compared with `wanted`, an adapter as far as its files say. Base
@@ -65,12 +63,10 @@ def find_state(
                 f"{given}: not the path of a training state (tinker://MODEL/weights/NAME); weights saved for sampling "
                 "cannot be trained: take a path from checkpoints.jsonl"
             )
-        return SavedState(given, value, optimizer=optimizer)
+        return SavedState(given, value)
     if (Path(value).expanduser() / ADAPTER).is_file():
-        if backend == "tinker" or optimizer:
-            why = "an adapter's folder has no Adam moments; set init_optimizer=false"
-            if backend == "tinker":
-                why = "Tinker's API takes no adapter; give RUN_DIR or a tinker:// path, or train with backend=skyrl-tx"
+        if backend == "tinker":
+            why = "Tinker's API takes no adapter; give RUN_DIR or a tinker:// path, or train with backend=skyrl-tx"
             raise UserError(f"{given}: {why}")
         return _of_adapter(given, Path(value).expanduser().resolve(), wanted, any_rank=any_rank)
     run, checkpoint = find_checkpoint(field, value)
@@ -79,7 +75,7 @@ def find_state(
     theirs = read_json(run.config).get("backend", backend)
     if theirs != backend:
         raise UserError(f"{given}: its weights are on backend={theirs}; set backend={theirs} or give other weights")
-    return SavedState(given, checkpoint.path, str(run.path), checkpoint.step, optimizer)
+    return SavedState(given, checkpoint.path, str(run.path), checkpoint.step)
 
 
 def _of_adapter(given: str, folder: Path, wanted: PolicyIdentity, *, any_rank: bool) -> SavedState:

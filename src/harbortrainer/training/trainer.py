@@ -138,7 +138,7 @@ class Terminus2Trainer(Loop[Config, Parts]):
     async def _sample_and_score(self, flow: Flow, config: Config) -> tuple[list[TrajectoryGroup], dict[str, float]]:
         """The step's trials with their rewards, and their metrics."""
         groups_P = await self._batch(flow, config)
-        measured = self.schedule.measured(self.step, groups_P) | flow.metrics | self.parts.rollouts.metrics
+        measured = flow.metrics | self.parts.rollouts.metrics
         if config.oversample_max:
             measured["group/oversampled"] = float(len(groups_P) - self.schedule.size(self.step))
         if config.max_steps_off_policy:

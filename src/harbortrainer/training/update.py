@@ -111,8 +111,7 @@ class Updater:
         self.scored = Counter(self.scored) + count_tokens(part)
         share: list[float] = []
         if dppo:
-            divergence, threshold = self._config.dppo_divergence, self._config.dppo_threshold
-            part, masked = within_divergence(part, current_D, divergence, threshold)
+            part, masked = within_divergence(part, current_D, *self._config.dppo)
             share = [masked]
         return as_targets(part, current_D) if observed else part, share
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from harbortrainer.budget.budget import Budget, Pricing
-from harbortrainer.config import Config, RunSettings
+from harbortrainer.config import RunSettings
 from harbortrainer.errors import ServerLost, UserError
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, check_identity
+from harbortrainer.run.checkpoints import BEST, CheckpointLog, Keep, PolicyIdentity, check_identity
 from harbortrainer.run.directory import RunDirectory, held, run_ids
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.stopping import Stop
@@ -51,14 +51,14 @@ def open_workspace(
         run = new()
         stack.enter_context(held(run))
     display.keep_log(run, total_steps)
-    display.announce(f"{'run directory' if earlier is None else 'continues'} {run.path}")
+    display.say(f"{'run directory' if earlier is None else 'continues'} {run.path}")
     stop.resume_hint = f"finished work is saved, resume with: {run.resume}"
     budget = Budget(config, pricing)
     ledger = Ledger(run.ledger, budget.count)
     budget.on_cap(stop.request_soon)
     display.spent = budget.brief
     stop.limit_spending(budget.over)
-    keep = keep or Keep(config.keep_checkpoints, config.keep_best if isinstance(config, Config) else 0)
+    keep = keep or Keep(config.keep_checkpoints, BEST)
     checkpoints = CheckpointLog(run.checkpoints, keep)
     if (latest := checkpoints.latest()) is not None:
         check_identity(latest, trained, f"resume={run.path}", "start a new run")

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, Self
+from typing import Self
 
 from rich.console import Console
 
@@ -21,7 +21,6 @@ from harbortrainer.stopping import Stop
 from harbortrainer.watch.capture import RunLog, WarningHandler, captured
 from harbortrainer.watch.view import LiveView, Notes, RunState
 
-Mode = Literal["auto", "plain", "quiet"]
 AT_ONCE = "a second Ctrl-C leaves at once"
 log = logging.getLogger("harbortrainer")
 
@@ -31,16 +30,15 @@ async def _no_load() -> Load:
 
 
 class Display:
-    """Prints to stdout, one line a step; in quiet mode only errors and announcements.
+    """The terminal of a run: prints to stdout, one line a step.
 
-    Within its context it owns the terminal: it draws a live view on a real one if `mode` is auto, and sends the output
-    of libraries to the log file. `watcher` receives the states of trials.
+    Within its context it owns the terminal: it draws a live view on a real one, and sends the output of libraries to
+    the log file. `watcher` receives the states of trials.
     """
 
-    def __init__(self, console: Console | None = None, mode: Mode = "auto") -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stdout, highlight=False, soft_wrap=True, emoji=False)
         self._errors = sys.stderr
-        self._mode: Mode = mode
         self._start = time.monotonic()
         self._lock = threading.RLock()  # held while printing
         self._state = self.watcher = RunState()
@@ -57,7 +55,7 @@ class Display:
         self._errors = sys.stderr
         self._held.enter_context(captured(self._log, WarningHandler(self._warn)))
         log.info("process %d: %s", os.getpid(), " ".join(sys.argv))
-        if self._mode == "auto" and self._console.file.isatty() and not self._console.is_dumb_terminal:
+        if self._console.file.isatty() and not self._console.is_dumb_terminal:
             self._live = LiveView(self._console, self._state, self._notes, self._lock)
             self._held.callback(self._live.close)
             self._live.open()
@@ -68,13 +66,7 @@ class Display:
         self._log.close()
 
     def say(self, text: str) -> None:
-        """Print a line, except in quiet mode."""
-        log.info("%s", text)
-        if self._mode != "quiet":
-            self._print(text)
-
-    def announce(self, text: str) -> None:
-        """Print a line in every mode, such as where the run is and how it ended."""
+        """Print a line."""
         log.info("%s", text)
         self._print(text)
 
@@ -160,7 +152,7 @@ class Display:
         line = f"{logging.getLevelName(level)}: {text}"
         if self._live is not None:
             self._print(line)
-        elif self._mode != "quiet" or level >= logging.ERROR:
+        else:
             print(indented(line), file=self._errors, flush=True)
 
     def _notes(self) -> Notes:

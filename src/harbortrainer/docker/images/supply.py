@@ -13,7 +13,6 @@ from typing import Any, Protocol, Self
 import requests
 from docker.errors import DockerException, StreamParseError
 
-from harbortrainer.config import AUTO, Auto
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.images.builds import ImageError, LateError
 from harbortrainer.errors import EnvironmentFault, one_line
@@ -37,10 +36,8 @@ async def unknown(_: Path, __: str) -> bool:
     return False
 
 
-def builds_at_once(n_parallel_builds: int | Auto) -> int:
-    """The number that a setting means: with auto half of the processors, at least 2."""
-    if n_parallel_builds != AUTO:
-        return n_parallel_builds
+def builds_at_once() -> int:
+    """Half of the processors, 2 to MOST_AT_ONCE."""
     return min(max(2, (os.cpu_count() or 2) // 2), MOST_AT_ONCE)
 
 

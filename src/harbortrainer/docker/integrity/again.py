@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import posixpath
 import tempfile
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -74,13 +73,11 @@ class Again:
         changes = [FileChange(one, ChangeKind.CHANGED if in_image(one) else ChangeKind.ADDED) for one in sorted(opened)]
         if seen.changed:
             now = survey(environment.container, environment.phases.before)
-            places = {posixpath.dirname(path) for path in known}
             changes += (
                 one
                 for one in now.contents
                 if one.kind is not ChangeKind.ADDED and one.path not in {*known, *opened, *now.plain, *own}
-                and posixpath.dirname(one.path) not in places
-            )  # fmt: skip
+            )
         return changes
 
     async def changed_in(self, place: GradingPlace) -> frozenset[str]:
@@ -106,7 +103,7 @@ class Again:
         told, named = self._told(seen, found)
         changed = Changed(
             (*found.contents, *late), found.plain, found.shadows, found.targets, records.listed, records.about, mounted,
-            {one.path for one in late}, named, told, found.is_new_name,
+            {one.path for one in late}, named, told, found.made, found.is_new_name,
         )  # fmt: skip
         return causes_of(changed, seen, asked)
 

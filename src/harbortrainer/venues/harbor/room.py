@@ -74,12 +74,11 @@ class HarborRoom:
             config = self.local.parts.config
             only = bool(config.environment_kwargs.get(PREBUILT_ONLY))
             make = maker(self._docker, self._run_id, only, say)
-            at_once = builds_at_once(config.n_parallel_builds)
             window = None  # hosts of a cluster keep all images, which they compare
             if config.hosts == "none":
                 window = await in_daemon_thread(self._docker.window, config.images_gb, self._run_id)
             works = partial(self._docker.network_works, run_id=self._run_id)
-            supply = ImageSupply(make, at_once, config.outage_limit_sec, say, len(folders), window, works)
+            supply = ImageSupply(make, builds_at_once(), config.outage_limit_sec, say, len(folders), window, works)
             try:
                 network = in_daemon_thread(self._docker.open_network, folders)
                 await asyncio.gather(warm_up(config), network)

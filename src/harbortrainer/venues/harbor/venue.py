@@ -56,6 +56,7 @@ class HarborVenue:
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
         """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
         from harbortrainer.docker.images.supply import builds_at_once
+        from harbortrainer.rollout.venue import STEPS_AHEAD
         from harbortrainer.venues.harbor.environment import check_agent_tasks, check_tasks, python_warning
         from harbortrainer.venues.harbor.program import agent_memory
 
@@ -69,8 +70,8 @@ class HarborVenue:
             return python_warning()
         host = self._host(config)
         lines = host.check(folders, n_trials, config.environment_kwargs, agent_memory(config))
-        ahead = config.batch_size * (1 + config.images_ahead)
-        return [*lines, *host.needs(folders, builds_at_once(config.n_parallel_builds), ahead)]
+        ahead = config.batch_size * (1 + STEPS_AHEAD)
+        return [*lines, *host.needs(folders, builds_at_once(), ahead)]
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
         """The most environments at once, and what bounds them. Raises UserError."""

@@ -1,0 +1,56 @@
+"""Settings of runs of earlier versions, by the names and in the forms that settings have now."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from harbortrainer.model_file import former
+from harbortrainer.setting import FORMER, shown
+
+
+def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Saved values by the `names` that settings have now, without those and their keys that were removed."""
+    renamed = {one.now: saved[name] for name, one in FORMER.items() if one.now and name in saved}
+    found = renamed | former(saved) | {**saved} | _joined(saved)
+    return {name: _kept_keys(name, value) for name, value in found.items() if name in names}
+
+
+def removed(saved: Mapping[str, Any]) -> list[str]:
+    """A line for each saved setting, or key of one, that was removed since and did not have its default."""
+    keyed = {
+        f"{name}.{key}": one for name, value in saved.items() if isinstance(value, dict) for key, one in value.items()
+    }
+    values = {**saved, **keyed}
+    return [
+        f"{name}={shown(values[name])} is no longer a setting and has no effect: {one.instead}"
+        for name, one in FORMER.items()
+        if not (one.now or one.moved) and name in values and values[name] not in (one.default, one.kept)
+    ]
+
+
+def _joined(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that two or three were in earlier versions, as JSON values."""
+    found: dict[str, Any] = {}
+    if saved.get("advantage") is None and "advantage_baseline" in saved:
+        found["advantage"] = saved["advantage_baseline"]
+    if saved.get("reward_weight") == 0:
+        found["advantage"] = "none"
+    if saved.get("difficulty") and (band := saved.get("band", BAND)) != BAND:
+        found["difficulty"] = f"{saved['difficulty']}@{shown(band)}"
+    for now, parts in PAIRS.items():
+        given = [saved.get(name) for name in parts]
+        if now not in saved and given != [None, None]:
+            found[now] = [one if one is not None else usual for one, usual in zip(given, parts.values(), strict=True)]
+    return found
+
+
+def _kept_keys(name: str, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: one for key, one in value.items() if f"{name}.{key}" not in FORMER}
+
+
+BAND = [0.1, 0.9]
+PAIRS = {
+    "clip_thresholds": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
+    "dppo": {"dppo_divergence": "tv", "dppo_threshold": 0.1},
+}
