@@ -41,7 +41,7 @@ class Installed:
         for name in ("models", "datasets"):
             (self.work / name).symlink_to(self.share / name)
 
-    def run(self, line: str, status: int = 0, **environment: str) -> str:
+    def run(self, line: str, status: int = 0, /, **environment: str) -> str:
         """The output of a command line as it was printed, stderr included."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SKYRL", "TINKER"))}
         env |= {"PATH": f"{self.python.parent}:{env['PATH']}"} | environment
