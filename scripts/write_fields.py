@@ -8,8 +8,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from harbortrainer.cli.output import field_groups  # noqa: E402
-from harbortrainer.config import SETTINGS, Config, SftConfig, TrialSettings  # noqa: E402
+from harbortrainer.config import SETTINGS, Config, TrialSettings  # noqa: E402
 from harbortrainer.setting import Resume, Setting, settings, shown  # noqa: E402
+from harbortrainer.sft_config import SftConfig  # noqa: E402
 
 PAGE = ROOT / "docs" / "settings.md"
 HEAD = """# Settings
