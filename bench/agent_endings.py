@@ -3,7 +3,7 @@
     python -m bench.agent_endings [--agents mini-swe-agent,codex] [--endings "ok,max turns"] [--write]
 
 The trials of tests/integration/test_agent_endings.py: real programs in containers without a network, a scripted policy.
-Beyond the limit: seconds from the limit to the end of the agent's phase. --write puts the table into docs/agents.md.
+Beyond the limit: seconds from the limit to the end of the agent's phase. --write puts the table into bench/RESULTS.md.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", default=",".join(agent for agent in AGENTS if AGENTS[agent].full))
     parser.add_argument("--endings", default=",".join(CASES).replace("context, may compact", "context+"))
-    parser.add_argument("--write", action="store_true", help="put the table into docs/agents.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     arguments = parser.parse_args()
     agents = arguments.agents.split(",")
     demand_packed(agents)
@@ -32,7 +32,7 @@ def main() -> None:
         found = asyncio.run(run_all(Path(folder), keys))
     wrong = [f"{agent}: {name}" for (agent, name), ended in found.items() if not _as_named(name, ended)]
     rows = [[name, *(_cell(found[agent, name]) for agent in agents)] for name in names]
-    document = report.DOCS / "agents.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     report.publish("bench.agent_endings", "agent-endings", ["ending", *agents], rows, document, wrong=wrong)
 
 

@@ -5,7 +5,7 @@
 Real containers without a network, a scripted policy that answers at once. Overhead: seconds for the environment's
 start, the agent's setup and the trial's end, waits for a slot not counted. All trials run at once, as with
 n_parallel_envs=64. Own CPU is this process's, Docker's client and the model API included. --write puts the table into
-docs/agents.md.
+bench/RESULTS.md.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--agent", default="mini-swe-agent", choices=AGENTS)
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/agents.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     arguments = parser.parse_args()
     demand_packed([arguments.agent])
     with tempfile.TemporaryDirectory(prefix="bench-agent-trials-") as folder:
@@ -59,7 +59,7 @@ def main() -> None:
     row = [arguments.agent, str(arguments.trials), str(arguments.turns)]
     row += [f"{median(overhead):.1f} s", f"{overhead[-1]:.1f} s", f"{median(one.times['agent'] for one in done):.1f} s"]
     row += [f"{seconds:.0f} s", f"{1000 * cpu:.0f} ms"]
-    document = report.DOCS / "agents.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     report.publish("bench.agent_trials", "agent-trials", HEADINGS, [row], document, wrong=wrong)
 
 

@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parallel", type=int, default=8, help="trials at once")
     names = [variant.name for variant in VARIANTS]
     parser.add_argument("--variants", nargs="+", choices=names, default=names)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into bench/RESULTS.md")
     arguments = parser.parse_args()
     if arguments.write and arguments.variants != names:
         parser.error("--write needs all variants: the table has a row for each")
@@ -89,7 +89,7 @@ async def _compare(task: Path, arguments: argparse.Namespace) -> None:
             rounds[variant.name].append(await _round(variant, task, arguments, long))
     rows = [[name, *_row(medians(numbers))] for name, numbers in rounds.items()]
     below = "\n".join(f"* {line}" for line in _ratios(rounds))
-    document = report.DOCS / "benchmarks.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     report.publish("bench.environments", "environments", HEADINGS, rows, document, below)
 
 

@@ -106,7 +106,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--share", type=float, default=0.08, help="of the containers that are drawn")
     parser.add_argument("--parallel", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     return parser.parse_args()
 
 
@@ -175,7 +175,7 @@ def _publish(
         ["groups lost or below full size", str(lost)],
         ["rewards that are not the task's; tasks quarantined", f"{wrong}; {len(ledger.quarantined)}"],
     ]
-    document = report.DOCS / "faults.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     faulty = ["groups lost"] * bool(lost) + ["rewards"] * bool(wrong) + ["tasks quarantined"] * bool(ledger.quarantined)
     report.publish("bench.injected_faults", "injected-faults", ("", ""), rows, document, wrong=faulty)
 

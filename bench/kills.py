@@ -114,7 +114,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--settings", default="", help="more settings of the runs, with commas between")
     parser.add_argument("--most-stale", type=int, default=0, help="max_steps_off_policy of the runs")
     parser.add_argument("--mixed", action="store_true", help="terminal tasks and conversations in each batch")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     return parser.parse_args()
 
 
@@ -216,7 +216,7 @@ def _publish(
     ]
     if arguments.mixed:
         rows.insert(1, ["steps whose batch has terminal tasks and conversations", str(both)])
-    document = report.DOCS / "faults.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     wrong = [name for name in AUDITED if total[name]] + ["containers left"] * bool(left)
     wrong += ["no batch of both kinds"] * (arguments.mixed and both == 0)  # an epoch takes the tasks in random order
     wrong += ["optimizer steps"] * (total["optimizer_steps"] != sum(adam))

@@ -180,7 +180,7 @@ def main() -> None:
             base = base or seconds
             rows.append(_row(arguments, most_stale, logged, seconds, base / seconds))
     name = "off-policy-real" if arguments.real else "off-policy"
-    document = report.DOCS / "off_policy.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     report.publish("bench.off_policy", name, HEADINGS, rows, document)
 
 
@@ -224,7 +224,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--mean-sec", type=float, default=0.4)
     parser.add_argument("--real", action="store_true", help="a real server and real containers")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/off_policy.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     return parser.parse_args()
 
 

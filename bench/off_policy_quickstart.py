@@ -147,7 +147,7 @@ def main() -> None:
                 results[seed] = result(run)
     rows = [_row(seed, k, found[k][seed]) for seed in arguments.seeds for k in found]
     below = "".join(f"\n* {line}" for line in paired(found[0], found[arguments.most_stale]))
-    document = report.DOCS / "off_policy.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     report.publish("bench.off_policy_quickstart", "off-policy-quickstart", HEADINGS, rows, document, f"{below}\n")
 
 
@@ -162,7 +162,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--most-stale", type=int, default=2, help="max_steps_off_policy of the other runs")
     parser.add_argument("--max-steps", type=int, help="of shorter runs")
     parser.add_argument("--keep", help="folder for the runs; finished ones in it are not run again")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/off_policy.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     return parser.parse_args()
 
 

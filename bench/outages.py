@@ -124,7 +124,7 @@ async def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--least", type=float, default=60.0, help="seconds of an outage")
     parser.add_argument("--most", type=float, default=240.0)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     given, rows = parser.parse_args(), []
     for seed in range(given.first, given.first + given.seeds):
         with tempfile.TemporaryDirectory(prefix="ht-outages-") as folder:
@@ -132,7 +132,7 @@ async def main() -> None:
         print(dict(zip(HEADINGS, rows[-1], strict=True)), flush=True)
     name = f"outages-{'killed' if given.kill else 'frozen'}"
     bad = [f"seed {row[0]}" for row in rows if _wrong(row, given.steps)]
-    report.publish("bench.outages", name, HEADINGS, rows, report.DOCS / "faults.md" if given.write else None, wrong=bad)
+    report.publish("bench.outages", name, HEADINGS, rows, report.RESULTS if given.write else None, wrong=bad)
 
 
 if __name__ == "__main__":

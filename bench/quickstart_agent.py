@@ -4,7 +4,7 @@
 
 Each seed is one `./run_quickstart_agent.sh`, from the start of its server to its end: the agent acts in containers and
 asks the run's model API. A trial takes some seconds of CPU, nearly all of it the agent's; that is not in the column,
-which counts trainer and server. --keep: where the runs stay. --write puts the table into docs/agents.md.
+which counts trainer and server. --keep: where the runs stay. --write puts the table into bench/RESULTS.md.
 Fails when the held-out reward rises by less than 0.15, or a history was not recognised.
 """
 
@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1,2")
     parser.add_argument("--keep", type=Path, help="folder of the runs; without it they are deleted")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/agents.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE", help="of the trainer, such as max_steps=4")
     arguments = parser.parse_args()
     adopt()
@@ -43,7 +43,7 @@ def main() -> None:
             wrong += [f"seed {seed}: {tokens:.2f} tokens for each unique token"] * (tokens > MOST_TOKENS)
             wrong += [f"seed {seed}: foreign_rate {foreign:.3f}"] * (foreign >= MOST_FOREIGN)
             wrong += [f"seed {seed}: {silent:.0f} agents never asked"] * (silent > 0)
-    document = report.DOCS / "agents.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     headings = [*HEADINGS, *AGENTS]
     report.publish("bench.quickstart_agent", "quickstart-agent", headings, rows, document, wrong=wrong)
 

@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--keep", type=Path, help="folder of the runs; without it they are deleted")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/tau.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     arguments = parser.parse_args()
     adopt()
     rows, wrong = [], list[str]()
@@ -55,7 +55,7 @@ def main() -> None:
             print(*row, sep="  ", flush=True)
             wrong += [f"seed {seed}: gain {gain:.2f}"] * (gain < LEAST_GAIN)
             wrong += [f"seed {seed}: {seconds:.0f} s"] * (seconds > MOST_SEC)
-    document = report.DOCS / "tau.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     report.publish("bench.quickstart_tools", "quickstart-tools", HEADINGS, rows, document, wrong=wrong)
 
 

@@ -15,6 +15,7 @@ from harbortrainer.docker.daemon import engine
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+RESULTS = ROOT / "bench" / "RESULTS.md"
 Rows = Sequence[Sequence[str]]
 
 

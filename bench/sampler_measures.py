@@ -89,7 +89,8 @@ class Bench:
         began = time.monotonic()
         config = Path(self.model, "config.json")
         if config.is_file():
-            words = min(json.loads(config.read_text())["vocab_size"], WORDS.stop)
+            known = json.loads(config.read_text())
+            words = min(known.get("text_config", known)["vocab_size"], WORDS.stop)
             self._words = range(min(WORDS.start, words // 2), words)
         self.service = tinker.ServiceClient(base_url=self.url, api_key=os.environ.get("SKYRL_TX_API_KEY", "tml-dummy"))
         self.client = await self.service.create_lora_training_client(self.model, rank=self.sizes.rank, seed=1)

@@ -133,7 +133,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=[phase.name for phase in PHASES], help="one phase")
     parser.add_argument("--lost", action="store_true", help="the database is lost too; otherwise it is kept")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     given = parser.parse_args()
     rows = []
     for phase in PHASES:
@@ -142,7 +142,7 @@ async def main() -> None:
                 rows.append(await measure(phase, given.lost, Path(folder)))
             print(dict(zip(HEADINGS, rows[-1], strict=True)), flush=True)
     title = f"server killed, database {'lost' if given.lost else 'kept'}"
-    document = report.DOCS / "benchmarks.md" if given.write else None
+    document = report.RESULTS if given.write else None
     wrong = [row[0] for row in rows if row[3:5] != ["yes", "yes"]]
     report.publish("bench.server_kills", title, HEADINGS, rows, document, wrong=wrong)
 

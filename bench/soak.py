@@ -344,7 +344,7 @@ def _publish(arguments: argparse.Namespace, run: RunDirectory, faults: Faults, m
     one_process = arguments.real or not arguments.kills  # a killed one takes its memory with it, here it does not
     wrong += ["memory"] * (one_process and slope > FLAT_KIB and steps >= 500) + ["containers left"] * bool(left)
     name = "soak-real" if arguments.real else "soak"
-    document = report.DOCS / "benchmarks.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     report.publish("bench.soak", name, HEADINGS, rows, document, wrong=wrong)
 
 
@@ -361,7 +361,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--no-kills", dest="kills", action="store_false", help="one process to its end")
     parser.add_argument("--trace", action="store_true", help="show the places that allocated most")
     parser.add_argument("--real", action="store_true", help="a real server and real containers")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     return parser.parse_args()
 
 

@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=SHAPES, metavar="SHAPE", help="some shapes: " + ", ".join(SHAPES))
     parser.add_argument("--ours", action="store_true", help="leave Harbor's own environment out")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     arguments = parser.parse_args()
     try:
         ok = asyncio.run(_compare(arguments))
@@ -51,7 +51,7 @@ async def _compare(arguments: argparse.Namespace) -> bool:
             rows.append([name, _told(theirs), _told(ours), "" if _agree(theirs, ours) else "**differs**"])
             print(*rows[-1], sep=" | ", flush=True)
         await cleaning.drain()
-    document = report.DOCS / "benchmarks.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     report.publish("bench.task_shapes", "task shapes", HEADINGS, rows, document)
     return all(not row[-1] for row in rows)
 

@@ -4,7 +4,7 @@
 
 Gold conversations of tau:retail and tau:airline with a scripted policy: no server, no Docker. It takes 12 s of CPU.
 Batches of 64 trials, all at once, go through the run's own limits, journal and files. Exit status 1 when a bar is
-missed. --write puts the table into docs/tau.md.
+missed. --write puts the table into bench/RESULTS.md.
 """
 
 import argparse
@@ -100,7 +100,7 @@ class Batch:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/tau.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     arguments = parser.parse_args()
     rows = imports()
     began = time.process_time()
@@ -111,7 +111,7 @@ def main() -> None:
     rows.append(Row("load both domains and their gold end states", time.process_time() - began, "s"))
     rows += [row for name in DOMAINS for row in environments(domain(name))]
     rows += trials(random.Random(0).sample(tasks, AT_ONCE))
-    document = report.DOCS / "tau.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     wrong = [row.what for row in rows if row.missed]
     report.publish("bench.tau_cost", "tau-cost", HEADINGS, [row.cells for row in rows], document, BELOW, wrong)
 

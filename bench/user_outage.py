@@ -19,7 +19,7 @@ from tests.support.desk_runs import MODEL, SERVER, run_with_outage
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="for which the endpoint is away")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/faults.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="bench-outage-") as folder,
@@ -34,7 +34,7 @@ def main() -> None:
     ]
     wrong = ["ungraded trials"] * (found.graded < found.trials) + ["rewards of 0"] * bool(found.zeros)
     wrong += ["no update"] * (found.trained != 1)
-    document = report.DOCS / "faults.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     report.publish("bench.user_outage", "user-outage", ("", ""), rows, document, wrong=wrong)
 
 

@@ -3,8 +3,10 @@
 # checks them. Without the internet: one line and exit status 2.
 #   scripts/get_terminal_bench.sh [2.0 | 2.1 | NAME@VERSION] [to=FOLDER] [registry=FILE_OR_URL]     (default: 2.0)
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-python=.venv/bin/python
+source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
+help_first "$@"
+cd "${HARBORTRAINER_CALLER:-$ROOT}"
+python=$ROOT/.venv/bin/python
 [ -x "$python" ] || python=python
 
 wanted=2.0

@@ -58,7 +58,7 @@ main() {
     case "$argument" in
       --dev | --server | --sampler | --docker | --base-image | --tools-image | --tau | --agents | --agents=* | --ray | --loss) parts+=("${argument#--}") ;;
       --all) setup_all; exit ;;
-      -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+      -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | spoken && exit ;;
       *) fail "unknown option '$argument'; one of --dev --server --sampler --docker --base-image --tools-image --tau --agents --ray --loss --all" ;;
     esac
   done

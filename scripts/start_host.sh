@@ -26,7 +26,7 @@ main() {
     case "$1" in
       --head) head=yes ;;
       --places) places="${2:-}" && shift ;;
-      -h | --help) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit ;;
+      -h | --help) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | spoken && exit ;;
       --) shift && break ;;
       -*) fail "unknown option '$1'; --head, --places N, or -- and options of ray start" ;;
       *) address="$1" ;;

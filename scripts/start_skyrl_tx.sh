@@ -10,7 +10,7 @@
 #   MAX_LORA_ADAPTERS=4      slots, one of them the base model's; every slot costs memory and time at each step
 #   MAX_LORA_RANK=32
 #   TRAIN_MICRO_BATCH_SIZE=8     most sequences in one forward and backward pass, which memory bounds by tokens; 0 = no limit
-#   SAMPLE_MAX_NUM_SEQUENCES=32  most sequences sampled at once, which memory bounds by tokens; 0 = all that wait
+#   SAMPLE_MAX_NUM_SEQUENCES=16  most sequences sampled at once, which memory bounds by tokens; 0 = all that wait
 #   GRADIENT_CHECKPOINTING=true   layers computed again in the backward pass: memory for long contexts; false = off
 #   SESSION_TIMEOUT=60       seconds after which a client that has vanished loses its slot
 #   SKYRL_TX_REPAIRS=all     which repairs of server/repairs: all, names with commas between, none = skyrl as published,
@@ -46,13 +46,13 @@ source "$ROOT/scripts/lib/server.sh"
 background=false
 if [ "${1:-}" = --background ]; then background=true && shift; fi
 case "${1:-}" in
-  -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}" && exit ;;
+  -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}" | spoken && exit ;;
   "" | -*) fail "usage: scripts/start_skyrl_tx.sh [--background] MODEL [TP] [flags of skyrl ...]" ;;
 esac
 model="$1" tp=1 && shift
 if [[ "${1:-}" =~ ^[0-9]+$ ]]; then tp="$1" && shift; fi
 
-cd "$ROOT"
+cd "${HARBORTRAINER_CALLER:-$ROOT}" # models are named as the trainer names them
 port="${SKYRL_TX_PORT:-8000}" host="${SKYRL_TX_HOST:-127.0.0.1}"
 require_whole SKYRL_TX_PORT "$port" 1
 [ "$port" -le 65535 ] || fail "SKYRL_TX_PORT=$port: must be 65535 or less"
@@ -77,7 +77,7 @@ export HF_HUB_DISABLE_TELEMETRY=1
 unset TINKER_API_KEY WANDB_API_KEY # of whoever starts it: no client of the server is served by them
 if [ -d "$model" ]; then export HF_HUB_OFFLINE=1; fi
 backend_config="$(printf '{"tensor_parallel_size": %d, "max_lora_adapters": %d, "max_lora_rank": %d, "train_micro_batch_size": %d, "sample_max_num_sequences": %d, "gradient_checkpointing": %s}' \
-  "$tp" "${MAX_LORA_ADAPTERS:-4}" "${MAX_LORA_RANK:-32}" "${TRAIN_MICRO_BATCH_SIZE:-8}" "${SAMPLE_MAX_NUM_SEQUENCES:-32}" "${GRADIENT_CHECKPOINTING:-true}")"
+  "$tp" "${MAX_LORA_ADAPTERS:-4}" "${MAX_LORA_RANK:-32}" "${TRAIN_MICRO_BATCH_SIZE:-8}" "${SAMPLE_MAX_NUM_SEQUENCES:-16}" "${GRADIENT_CHECKPOINTING:-true}")"
 command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "$model" --backend-config "$backend_config"
   --checkpoints-base "$state/checkpoints" --database-url "sqlite:///$state/tinker.db" --host "$host" --port "$port"
   --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10

@@ -21,7 +21,9 @@ from typing import Any
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # about missing torch, which is not used
 VENV = Path(__file__).resolve().parents[1] / ".venv"
 
-if any(importlib.util.find_spec(name) is None for name in ("httpx", "tinker")):  # the machine's own Python runs it
+if any(
+    importlib.util.find_spec(name) is None for name in ("harbortrainer", "httpx", "tinker")
+):  # the machine's own Python runs it
     python = str(VENV / "bin/python")
     if sys.executable == python or not os.access(python, os.X_OK):
         sys.exit("the trainer environment .venv is missing or broken; run scripts/setup.sh")
@@ -29,11 +31,13 @@ if any(importlib.util.find_spec(name) is None for name in ("httpx", "tinker")): 
 
 import httpx  # noqa: E402 - the check comes first
 
+from harbortrainer.commands import fitted  # noqa: E402
+
 TEXT = "The answer to 2 plus 3 is 5."
 # Of this form, as the SDK requires. The server checks it only if it was started with one; it never gets Tinker's.
 KEY = os.environ.get("SKYRL_TX_API_KEY") or "tml-none"
-START = "start the server: scripts/start_skyrl_tx.sh MODEL 1"
-LOG = "see the server's log: .state/server-PORT/server.log"
+START = fitted("start the server: scripts/start_skyrl_tx.sh MODEL 1")
+LOG = f"see the server's log: {os.path.relpath(VENV.parent / '.state')}/server-PORT/server.log"
 # seconds allowed for what the API answers itself, and for what the engine computes
 SHORT, LONG = 60.0, 600.0
 
@@ -178,7 +182,7 @@ def run_all(connection: Connection) -> bool:
 
 def main() -> int:
     if len(sys.argv) > 3 or any(argument.startswith("-") for argument in sys.argv[1:]):
-        print(__doc__)
+        print(fitted(__doc__ or ""))
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2
     logging.getLogger("tinker").setLevel(logging.ERROR)
     url, model = [*sys.argv[1:], None, None][:2]

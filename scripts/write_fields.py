@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write docs/settings.md, the table of every field, from the Config class. `--check` says whether it is up to date."""
+"""Write docs/settings.md and docs/commands.md from the code. `--check` says whether they are up to date."""
 
 import sys
 from pathlib import Path
@@ -7,12 +7,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from harbortrainer.cli.main import HEADS, TABLE, load  # noqa: E402
 from harbortrainer.cli.output import field_groups  # noqa: E402
+from harbortrainer.commands import SCRIPTS  # noqa: E402
 from harbortrainer.config import SETTINGS, Config, TrialSettings  # noqa: E402
 from harbortrainer.setting import Resume, Setting, settings, shown  # noqa: E402
 from harbortrainer.sft_config import SftConfig  # noqa: E402
 
-PAGE = ROOT / "docs" / "settings.md"
+PAGE, COMMANDS = ROOT / "docs" / "settings.md", ROOT / "docs" / "commands.md"
 HEAD = """# Settings
 
 `scripts/write_fields.py` writes this page from `src/harbortrainer/config.py`. `harbortrainer train --help` prints the
@@ -31,7 +33,8 @@ The column *resume* says what a resumed run does with another value:
 *E* marks the settings of `harbortrainer evaluate`. A continued evaluation refuses another value of a setting whose
 cell is not empty.
 """
-TABLE = ("| field | default | meaning | resume | |", "| --- | --- | --- | --- | --- |")
+BAR = "\\|"  # within a cell
+COLUMNS = ("| field | default | meaning | resume | |", "| --- | --- | --- | --- | --- |")
 SFT_HEAD = (
     "[Fine-tuning](sft.md) has the settings of model, server, batch length, learning, limits and output above, and:"
 )
@@ -45,10 +48,10 @@ def page() -> str:
     """Markdown: a heading for each comment group of Config, a row for each field."""
     lines = [HEAD]
     for group, names in field_groups(Config).items():
-        lines += [f"## {group}", "", *TABLE]
+        lines += [f"## {group}", "", *COLUMNS]
         lines += [*(_row(name, SETTINGS[name]) for name in names), ""]
     own = settings(SftConfig)
-    lines += ["## `harbortrainer sft`", "", SFT_HEAD, "", *TABLE]
+    lines += ["## `harbortrainer sft`", "", SFT_HEAD, "", *COLUMNS]
     lines += [_row(name, own[name]) for name in own if name not in SETTINGS or own[name] != SETTINGS[name]]
     return "\n".join([*lines, ""])
 
@@ -56,13 +59,59 @@ def page() -> str:
 def _row(name: str, one: Setting) -> str:
     usual = "required" if one.required else "none" if one.default in (None, {}, ()) else f"`{shown(one.default)}`"
     evaluated = "*E*" if name in settings(TrialSettings) else ""
-    return f"| `{name}` | {usual} | {one.doc.replace('|', chr(92) + '|')} | {CLASSES[one.resume]} | {evaluated} |"
+    return f"| `{name}` | {usual} | {one.doc.replace('|', BAR)} | {CLASSES[one.resume]} | {evaluated} |"
+
+
+COMMANDS_HEAD = """# Commands
+
+`scripts/write_fields.py` writes this page from the table of commands. Each command prints its own part with `--help`.
+`harbortrainer NAME` works in every folder; in a checkout `python -m src.NAME` is the same.
+
+| command | what it does |
+| --- | --- |
+"""
+SCRIPTS_HEAD = """## Scripts
+
+These commands run files of the repository, which a wheel brings along.
+
+| command | file |
+| --- | --- |
+"""
+ELSEWHERE = {"train": "all of [settings](settings.md)", "sft": "those of [settings](settings.md#harbortrainer-sft)"}
+
+
+def commands_page() -> str:
+    """Markdown: a table of all commands, then the fields of each that has some of its own."""
+    parts = [COMMANDS_HEAD + "\n".join(_cells(name, *HEADS[name]) for name in sorted(HEADS))]
+    for name in sorted(TABLE):
+        if name in ELSEWHERE:
+            parts.append(f"## {name}\n\nFields: {ELSEWHERE[name]}.")
+        elif known := settings(load(TABLE[name].kind)):
+            own = [one for one in known if one not in SETTINGS or known[one] != SETTINGS[one]]
+            shared = ", ".join(f"`{one}`" for one in known if one not in own)
+            more = f"\n\nAnd, as in the [settings](settings.md) of a run: {shared}." if shared else ""
+            fields = "\n".join(_field(one, known[one]) for one in own)
+            parts.append(f"## {name}\n\n| field | default | meaning |\n| --- | --- | --- |\n{fields}{more}")
+    files = "\n".join(f"| `{name}` | `{script.path}` |" for name, script in SCRIPTS.items())
+    parts.append(f"{SCRIPTS_HEAD}{files}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _cells(name: str, usage: str, about: str) -> str:
+    return f"| `{f'harbortrainer {name} {usage}'.replace('|', BAR)}` | {about} |"
+
+
+def _field(name: str, one: Setting) -> str:
+    usual = "required" if one.required else "none" if one.default in (None, {}, ()) else f"`{shown(one.default)}`"
+    return f"| `{name}` | {usual} | {one.doc.replace('|', BAR)} |"
 
 
 def main() -> int:
+    made = {PAGE: page(), COMMANDS: commands_page()}
     if "--check" in sys.argv:
-        return int(page() != PAGE.read_text())
-    PAGE.write_text(page())
+        return int(any(not file.is_file() or file.read_text() != text for file, text in made.items()))
+    for file, text in made.items():
+        file.write_text(text)
     return 0
 
 

@@ -39,7 +39,7 @@ REAL_CLIENTS = (
 DAEMON_WIDE = (
     *("train", "train_refused", "budget", "server_loss", "evaluate", "evaluate_oracle", "docker_leaks"),
     *("task_check", "task_build", "task_attacks", "trial_isolation", "off_policy_run", "parallel_auto", "vllm_run"),
-    "hosts",
+    *("hosts", "wheel"),
 )
 SLOW = (  # the longest first
     *("base_models", "desk", "server_upkeep", "server_scripts", "doctor", "trial_outcomes", "server_faults"),

@@ -10,6 +10,7 @@ import argparse
 import random
 from pathlib import Path
 
+from harbortrainer.commands import fitted
 from scripts.easy.kinds import EASY_KINDS
 from scripts.easy.words import SEED, EnglishWords, pools
 from scripts.quickstart.cases import Case, make_case
@@ -78,7 +79,9 @@ def _place(name: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=fitted(__doc__ or ""), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("directory", type=Path, nargs="?", default=DIRECTORY, help="%(default)s")
     parser.add_argument("times", type=int, nargs="?", default=1, help="as many training tasks times this")
     given = parser.parse_args()

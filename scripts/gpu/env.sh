@@ -49,6 +49,12 @@ train() {
     lora_rank=32 learning_rate=3e-4 num_substeps=2 loss_fn=importance_sampling run_name="$name" "$@"
 }
 
+# observations NAME [field=value ...]: 12 steps from the weights of LABEL-sft, the first and the last state kept on the server.
+observations() {
+  train "$1" ".state/$LABEL-bf16" "runs/$LABEL-sft" max_steps=12 save_every=0 keep_checkpoints=0 n_parallel_envs=128 eval_group_size=2 \
+    learning_rate=1e-4 "${@:2}"
+}
+
 held_out() { paste -sd, "$TASKS/held_out.txt"; }
 
 # evaluate NAME RUN [field=value ...]: trials of a run's last weights, at most 2 turns each, in runs/NAME.

@@ -41,7 +41,7 @@ class Meter:
         settings |= {"train_micro_batch_size": 0, "sample_max_num_sequences": 1}
         self.engine = backend.JaxBackendImpl(given.model, backend.JaxBackendConfig(**settings), 0)
         self.engine.create_model("m", types.LoraConfig(rank=given.rank, alpha=32.0, seed=1))
-        self.words = self.engine.model_config.vocab_size
+        self.words = self.engine.model_config.get_config().vocab_size
         device = jax.devices()[0]
         self.note({"measure": "setup", "device": device.device_kind, "jax": jax.__version__, **self.memory()})
 

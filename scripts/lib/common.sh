@@ -1,14 +1,18 @@
 # shellcheck shell=bash
 # Sourced by the scripts: where things are, and how they speak. Needs bash; sets ROOT and STATE.
+# `harbortrainer NAME` of a wheel runs them with HARBORTRAINER_CALLER, the user's folder, which gets the results, and
+# HARBORTRAINER_SPOKEN, a program of sed that names its commands instead of the scripts (src/harbortrainer/commands.py).
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 STATE="$ROOT/.state"
 
-say() { printf '%s\n' "$*" >&2; }
+spoken() { if [ -n "${HARBORTRAINER_SPOKEN:-}" ]; then sed -E "$HARBORTRAINER_SPOKEN"; else cat; fi; }
+
+say() { if [ -n "${HARBORTRAINER_SPOKEN:-}" ]; then printf '%s\n' "$*" | spoken >&2; else printf '%s\n' "$*" >&2; fi; }
 
 # help_first "$@": where the first word asks for help, prints the comment at the top of the script and ends it.
 help_first() {
   case "${1:-}" in -h | --help) ;; *) return ;; esac
-  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "$0"
+  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p;}' "$0" | spoken
   exit
 }
 

@@ -13,13 +13,23 @@ ensure_uv() {
     fi
   done
   say "setup: installing uv into .state/uv"
-  if ! python3 -m pip --version >/dev/null 2>&1 && may_install; then
+  candidate="$(python_with_pip)"
+  if [ -z "$candidate" ] && may_install; then
     apt_install python3 python3-pip || fail "python3-pip could not be installed; install uv by hand and run this again"
+    candidate="$(python_with_pip)"
   fi
   # --target: works without a venv module, and where the system's Python refuses other installs (PEP 668)
-  PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$STATE/uv" "uv==$UV_VERSION" >&2 ||
+  PIP_ROOT_USER_ACTION=ignore "${candidate:-python3}" -m pip install --quiet --target "$STATE/uv" "uv==$UV_VERSION" >&2 ||
     fail "uv could not be installed with pip; install uv by hand (any way that puts it on the PATH) and run this again"
   UV="$STATE/uv/bin/uv"
+}
+
+# Prints a Python that has pip: an active environment's own may have none.
+python_with_pip() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    if "$python" -m pip --version >/dev/null 2>&1; then echo "$python" && return; fi
+  done
 }
 
 # Prints a Python >= 3.12: from the PATH, pyenv's own folders, else one that uv keeps or fetches.
@@ -57,8 +67,10 @@ ensure_env() {
 }
 
 # The package itself is installed editable: `harbortrainer` works in every folder. Again when pyproject.toml has
-# changed: the entry points of venues, agents and hosts are read from what was installed.
+# changed: the entry points of venues, agents and hosts are read from what was installed. The files of a wheel have no
+# pyproject.toml: .venv is the environment that it was installed in, which stays as it is.
 ensure_trainer_env() {
+  if [ ! -f "$ROOT/pyproject.toml" ]; then return; fi
   local venv="${VENV:-$ROOT/.venv}" found declared
   ensure_env trainer "$venv" "$ROOT/requirements.lock"
   found="$(cd / && "$venv/bin/python" -c 'import harbortrainer; print(harbortrainer.__file__)' 2>/dev/null || true)"

@@ -15,7 +15,7 @@ start_server() {
   case " $* " in *" resume="* | *" run_name="*) fresh=0 ;; esac # a run that goes on needs the server's checkpoints
   local parts=(--server)
   if [ "${SAMPLER:-jax}" = vllm ]; then parts+=(--sampler); fi
-  if ! scripts/setup.sh "${parts[@]}" || ! said="$(env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" \
+  if ! scripts/setup.sh "${parts[@]}" || ! said="$(env "${SERVER[@]}" FRESH="$fresh" SKYRL_TX_PORT="$own_port" HARBORTRAINER_CALLER= \
     scripts/start_skyrl_tx.sh --background "$MODEL" 1 --backend-config "{\"warm_up_tokens\": $WARM_UP}" 2>&1)"; then
     say ${said:+"$said"}
     kill -TERM $$
@@ -56,6 +56,8 @@ prepare() {
 quickstart() {
   trap stop_all EXIT
   trap 'exit 1' TERM
+  case " $* " in *" resume="*) SETTINGS=() ;; esac # the run has its own, those of its user included
+  if [ -n "${HARBORTRAINER_CALLER:-}" ]; then SETTINGS+=(logs_dir="$HARBORTRAINER_CALLER/runs"); fi
   ensure_uv
   choose_server "$@"
   prepare

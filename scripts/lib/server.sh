@@ -68,7 +68,7 @@ require_settings() {
   require_whole MAX_LORA_ADAPTERS "${MAX_LORA_ADAPTERS:-4}" 2 # one of them is the base model's
   require_whole MAX_LORA_RANK "${MAX_LORA_RANK:-32}" 1
   require_whole TRAIN_MICRO_BATCH_SIZE "${TRAIN_MICRO_BATCH_SIZE:-8}" 0
-  require_whole SAMPLE_MAX_NUM_SEQUENCES "${SAMPLE_MAX_NUM_SEQUENCES:-32}" 0
+  require_whole SAMPLE_MAX_NUM_SEQUENCES "${SAMPLE_MAX_NUM_SEQUENCES:-16}" 0
   require_whole SESSION_TIMEOUT "${SESSION_TIMEOUT:-60}" 1
   require_whole SKYRL_TX_CONTEXT_LIMIT "${SKYRL_TX_CONTEXT_LIMIT:-0}" 0
   require_whole SKYRL_TX_KEEP_SEC "${SKYRL_TX_KEEP_SEC:-900}" 1

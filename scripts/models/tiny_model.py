@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,7 @@ SHAPES = {
 LARGE = 10**9  # numbers, from which on they are computed and written piece by piece
 Kind = Literal["llama", "qwen3"]
 Dtype = Literal["float32", "bfloat16"]
+Draw = Callable[[str, tuple[int, ...], np.random.Generator], np.ndarray]  # name and shape of a weight -> float32
 
 
 def places(vocabulary: int, kind: Kind, shape: Shape) -> dict[str, tuple[int, ...]]:
@@ -111,16 +112,20 @@ def safetensors(weights: dict[str, np.ndarray], dtype: Dtype) -> bytes:
     return b"".join([head, *(data(values, dtype) for values in weights.values())])
 
 
-def pieces(shapes: dict[str, tuple[int, ...]], dtype: Dtype) -> Iterator[bytes]:
+def plain(_: str, place: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    return random_values(place, rng, dtype=np.float32)
+
+
+def pieces(shapes: dict[str, tuple[int, ...]], dtype: Dtype, draw: Draw = plain) -> Iterator[bytes]:
     """The same file piece by piece, with other numbers than random_weights; each core computes a weight."""
 
-    def piece(numbered: tuple[int, tuple[int, ...]]) -> bytes:
-        rng = np.random.default_rng(numbered[0])
-        return data(random_values(numbered[1], rng, dtype=np.float32), dtype)
+    def piece(numbered: tuple[int, tuple[str, tuple[int, ...]]]) -> bytes:
+        number, (name, place) = numbered
+        return data(draw(name, place, np.random.default_rng(number)), dtype)
 
     yield header(shapes, dtype)
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-        yield from pool.map(piece, enumerate(shapes.values()))
+        yield from pool.map(piece, enumerate(shapes.items()))
 
 
 def bfloat16(values: np.ndarray) -> np.ndarray:

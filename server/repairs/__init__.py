@@ -135,8 +135,8 @@ REPAIRS = (
     ),
     Repair(
         "logprobs",
-        "in bfloat16 log-probabilities are rounded to steps of 0.06 nats",
-        "skyrl/tx/utils/logits_processor.py: LogitsProcessorMixin.logits_to_logprobs",
+        "in bfloat16 logits and log-probabilities are rounded to steps of 0.06 nats",
+        "skyrl/tx/utils/logits_processor.py: LogitsProcessorMixin; skyrl/tx/layers/lora.py: LoRAEmbed.T",
         engine=("engine_logprobs",),
     ),
     Repair(

@@ -19,6 +19,8 @@ from skyrl.backends import jax as backend
 from skyrl.tx.utils.generator import GeneratorMixin
 from skyrl.utils.log import logger
 
+from repairs.machine import GIB
+
 FILE = "SKYRL_TX_LOAD_FILE"  # in the environment
 COMPILING = "/jax/core/compile/"  # JAX's events of tracing, lowering and compiling
 COMPILED = "/jax/core/compile/backend_compile_duration"  # the last of a program's; also when a cache has the program
@@ -52,7 +54,8 @@ def in_main_thread() -> bool:
 
 
 class Load:
-    """The file's values. `seats`: sequences a wave has room for. `gpu_*`: seconds, summed over GPUs.
+    """The file's values. `seats`: sequences a wave has room for. `gpu_*`: seconds, summed over GPUs. `peak_gib`: of the
+    first GPU's memory, what JAX's arrays and programs have taken at most.
 
     `compiles`: programs that XLA compiled while a call waited; `compiles_cached`: read from JAX_COMPILATION_CACHE_DIR
     instead; `compiles_ahead`: made by engine_warm_up while none waited.
@@ -196,7 +199,9 @@ def watch_gpus() -> None:
             return
         seconds = time.monotonic() - began
         busy = sum(one.gpu for one in used) / 100 * seconds
+        stats = jax.local_devices()[0].memory_stats() or {}
         load.add(gpu_busy_seconds=busy, gpu_seconds=seconds * len(devices))
+        load.note(peak_gib=round(stats.get("peak_bytes_in_use", 0) / GIB, 2))
 
 
 def apply() -> None:

@@ -39,16 +39,19 @@ ENOUGH = 8  # prompts that come by and by are computed in parts of a whole pass
 MOST = 1 << 20  # tokens; no model has a longer context
 
 
-def scratch(self: Any, tokens: int) -> int:
-    """Bytes of a training pass of one datum."""
-    table, row = ((1, tokens), jnp.float32), ((1,), jnp.int32)
-    ids = (1, tokens), jnp.int32
-    config = settings_like(((1,), jnp.float32), table)
+def pass_of(self: Any, rows: int, tokens: int) -> tuple:
+    """What training_pass is called with, or what stands for it: shapes (rows, tokens) and (rows,)."""
+    table, row = ((rows, tokens), jnp.float32), ((rows,), jnp.int32)
+    ids = (rows, tokens), jnp.int32
+    config = settings_like(((rows,), jnp.float32), table)
     shapes = ids, ids, row, ids, table, row, table, table, config
     batch = jax.tree.map(lambda one: jax.ShapeDtypeStruct(*one), shapes, is_leaf=is_shape)
-    pending = jax.eval_shape(self.zero_gradient)
-    compile_it = compiling(self.training_pass, self.mesh, pending, self.lora_params, self.non_lora_params, *batch)
-    return needed(compile_it())
+    return jax.eval_shape(self.zero_gradient), self.lora_params, self.non_lora_params, *batch
+
+
+def scratch(self: Any, tokens: int) -> int:
+    """Bytes of a training pass of one datum."""
+    return needed(compiling(self.training_pass, self.mesh, *pass_of(self, 1, tokens))())
 
 
 def is_shape(value: Any) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from repairs.engine_logprobs import multiplied
+
 CHUNK = 1024  # tokens
 
 
@@ -22,7 +24,7 @@ def chunks(hidden: jax.Array, table: jax.Array, targets: jax.Array, derive: bool
 
     def compute(part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         own, ids = part
-        logits = (own @ table.T).astype(jnp.float32)
+        logits = multiplied(own, table.T)
         norm = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
         logprobs = jnp.take_along_axis(logits, ids[:, None], axis=-1) - norm
         if not derive:

@@ -2,14 +2,16 @@
 
 Upstream: skyrl/backends/jax.py compiles within the call: one long trial holds up the whole step for its program.
 Here, with `warm_up_tokens`, the first pass of each kind and the first wave have the programs of all other lengths up to
-that one compiled as well; scoring passes only for runs that score. Without it, on a GPU, waves are compiled from the
-start on, and passes of the lengths that were sampled, while more is sampled. A call that needs the program which is
-compiled just then waits for it; one that waits in the queue is compiled by the call.
+that one compiled as well; scoring passes only for runs that score. Without it, on a GPU, waves and the pass of a
+client's probe are compiled from the start on, and passes of the lengths that were sampled, while more is sampled. A
+call that needs the program which is compiled just then waits for it; one that waits in the queue is compiled by the
+call.
 """
 
 # pyright: reportMissingImports=false
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,16 +19,18 @@ from pydantic import Field
 from skyrl.backends import jax as backend
 from skyrl.tx.utils.generator import GeneratorMixin
 
+from repairs import engine_memory
 from repairs.engine_decode import spec
 from repairs.engine_programs import Program, compiling, programs
 from repairs.engine_seats import PLAIN, Seats, flags_of, on_gpu
-from repairs.engine_shapes import full_rows, lengths, pass_length
+from repairs.engine_shapes import TINY, full_rows, lengths, pass_length
 from repairs.handover import FOLDER
 from repairs.machine import GIB
 
 Make = Callable[[int], Program]  # of a length
 ON_GPU = 8192  # tokens up to which waves are compiled ahead there, from the start on
 ARRAYS = jax.Array, jax.ShapeDtypeStruct
+PROBED = 2  # datums of a call of a client's probe, each of at most TINY tokens
 TARGETS = 6  # the place of the targets among the arguments of a pass
 
 
@@ -60,13 +64,16 @@ def specs_of(arrays: Any, rows: int, length: int) -> Any:
     return jax.tree.map(lambda value: spec(value, (rows, length, *value.shape[2:])[: value.ndim]), arrays)
 
 
-def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:
-    """`kind`: training or scoring, whose programs differ."""
+def pass_program(jitted: Any, mesh: Any, kind: str, rows: int, length: int, *arguments: Any) -> Program:
+    """`kind`: training or scoring, whose programs differ. `arguments`: arrays or their specs."""
+    several = arguments[TARGETS].shape[2:]
+    name = f"a {kind} pass of {rows} x {length} tokens" + (f" with {several[0]} targets each" if several else "")
+    return (kind, rows, length, *several), name, compiling(jitted, mesh, *arguments)
 
-    def program(rows: int, length: int, *arguments: Any) -> Program:
-        several = arguments[TARGETS].shape[2:]
-        name = f"a {kind} pass of {rows} x {length} tokens" + (f" with {several[0]} targets each" if several else "")
-        return (kind, rows, length, *several), name, compiling(jitted, mesh, *arguments)
+
+def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:
+    """`kind` as of pass_program."""
+    program = partial(pass_program, jitted, mesh, kind)
 
     def longer(params: Any, batch: Any) -> Make:
         specs, batch = jax.tree.map(spec, (params, batch))
@@ -110,10 +117,13 @@ def planned_chunks(stock_chunk: Any) -> Any:
 
 def started(stock_init: Any) -> Any:
     def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
-        """Wraps JaxBackendImpl.__init__: on a GPU sampling waves are compiled before anybody asks for one."""
+        """Wraps JaxBackendImpl.__init__: on a GPU a probe's pass and sampling waves, before anybody asks."""
         stock_init(self, base_model, config, process_id)
-        if programs.hinted and self.mesh.size == 1 and not os.environ.get(FOLDER):
-            programs.add(self.seats.ahead(PLAIN, ON_GPU))
+        if programs.hinted and self.mesh.size == 1:
+            arguments = jax.tree.map(spec, engine_memory.pass_of(self, PROBED, TINY))
+            programs.add([pass_program(self.training_pass, self.mesh, "training", PROBED, TINY, *arguments)])
+            if not os.environ.get(FOLDER):
+                programs.add(self.seats.ahead(PLAIN, ON_GPU))
 
     return init
 

@@ -11,10 +11,18 @@ UserError                a mistake, or a fault outside this code: one message wi
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import override
+
+from harbortrainer.commands import fitted
 
 
 class UserError(Exception):
     """Commands print its message as plain lines, without a traceback, and exit with 2."""
+
+    @override
+    def __str__(self) -> str:
+        """The message with the commands of this installation."""
+        return fitted(super().__str__())
 
 
 def refuse(problems: Iterable[str]) -> None:

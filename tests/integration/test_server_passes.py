@@ -181,4 +181,61 @@ def test_logits_of_tied_embeddings_have_the_derivatives_that_jax_computes(server
     found = results(Path("none"), TIED)
     (own, _), (rounded, stock) = found["float32"], found["bfloat16"]
     assert max(own) < 2e-6
+    assert rounded[0] < 1e-5 < stock[0], "logits are float32: the stock ones are rounded"
     assert rounded[1] < max(stock[1], 1e-2), "no rounder than the stock one"
+
+
+HEADS = """
+import json, sys
+from types import SimpleNamespace
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from skyrl.tx.layers.lora import LoRAEmbed, LoRALinear
+from skyrl.tx.models import llama3
+from repairs import engine_logprobs
+
+rounded, rows = jnp.bfloat16, nnx.initializers.normal(1.0)
+common = dict(sharding=(None, None), dtype=rounded, max_lora_adapters=2, max_lora_rank=4, rngs=nnx.Rngs(0))
+auto = (jax.sharding.AxisType.Auto,)
+with jax.set_mesh(jax.make_mesh((1,), ("tp",), axis_types=auto)):
+    tied = LoRAEmbed(300, 32, embedding_init=rows, **common)
+    own = LoRALinear(32, 300, use_bias=False, kernel_init=rows, **common)
+    own.lora_A[...] += 1
+    own.lora_B[...] += 0.5
+hidden = jax.random.normal(jax.random.key(1), (2, 25, 32)).astype(rounded)
+given = jax.random.normal(jax.random.key(2), (2, 25, 300))
+adapters = jnp.array([0, 1])
+models = [SimpleNamespace(lm_head=None, model=SimpleNamespace(embed_tokens=tied)), SimpleNamespace(lm_head=own)]
+
+def differentiated(head, hidden):
+    values, pull = jax.vjp(lambda hidden: head(hidden, adapters), hidden)
+    return values.astype(jnp.float32), pull(given.astype(values.dtype))[0].astype(jnp.float32)
+
+def exact_of(kernel, low_rank):
+    kernel = kernel.astype(jnp.float32)
+    return lambda hidden, _: hidden @ kernel + low_rank * hidden.sum(axis=-1, keepdims=True)
+
+exact = [exact_of(tied.embedding[...].T, 0), exact_of(own.kernel[...], 0.5 * 4)]
+
+def far():
+    found = []
+    for model, right in zip(models, exact):
+        ends = differentiated(right, hidden.astype(jnp.float32))
+        pairs = zip(differentiated(llama3.Llama3ForCausalLM.get_lm_head(model), hidden), ends)
+        found.append([float(jnp.abs(a - b).max() / jnp.abs(b).max()) for a, b in pairs])
+    return found
+
+stock = far()
+engine_logprobs.apply()
+print("RESULT", json.dumps([stock, far()]))
+"""
+
+
+def test_the_output_layer_of_a_bfloat16_model_gives_float32(server_env: None) -> None:
+    """Tied and not, the latter with an adapter, whose own part may be rounded."""
+    (stock, _), (exact, own) = results(Path("none"), HEADS)
+    assert exact[0] < 1e-6 < 1e-3 < stock[0], "logits of tied embeddings"
+    assert own[0] < 5e-3 and max(exact[1], own[1]) < 1e-2, "products with an adapter; derivatives"

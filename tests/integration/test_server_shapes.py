@@ -11,6 +11,7 @@ from harbortrainer.backend.load import read_load
 from harbortrainer.run.metrics import compile_metrics
 from tests.conftest import succeed
 from tests.support.engine_parts import adapters, datum, sampler, step
+from tests.support.engine_programs import results
 
 ENGINE = """
 import json, sys
@@ -162,3 +163,36 @@ async def test_steps_after_the_second_compile_nothing(server_url: str, tiny_mode
             await whole_step(3 + number, *lengths)
         counted = compile_metrics(before, await read_load(server_url))
     assert counted["server/compiles"] == counted["server/compiles_cached"] == counted["server/compile_seconds"] == 0
+
+
+PROBE = """
+import json, sys
+sys.path[:0] = ["server"]
+sys.path.append("server/shims")
+import repairs
+repairs.apply("engine", repairs.NAMES)
+from skyrl.backends import jax as backend
+from skyrl.tinker import types
+from repairs import engine_programs, engine_warm_up
+from tests.support.engine_programs import pass_of
+
+engine_warm_up.on_gpu, engine_warm_up.ON_GPU = lambda: True, 128
+settings = {"max_lora_adapters": 3, "max_lora_rank": 8, "train_micro_batch_size": 8, "sample_max_num_sequences": 4}
+engine = backend.JaxBackendImpl(sys.argv[1], backend.JaxBackendConfig(**settings, gradient_checkpointing=True), 0)
+engine_programs.programs.wait(600)
+made = engine_programs.programs.has(("training", 2, 32))
+engine.create_model("m", types.LoraConfig(rank=8, alpha=16.0, seed=1))
+programs = []
+programs_of = engine_programs.programs
+stock, programs_of._compiled = programs_of._compiled, lambda *of: programs.append(of[1]) or stock(*of)
+result = engine.forward_backward(pass_of(types, 24, 20))["r"]
+print("RESULT", json.dumps([made, programs, result.metrics["loss:sum"]]))
+"""
+
+
+def test_on_a_gpu_the_pass_of_a_probe_is_compiled_before_it_is_asked_for(
+    server_env: None, tiny_model_dir: Path
+) -> None:
+    """Here on a CPU, which is told that it is one."""
+    made, compiled, loss = results(tiny_model_dir, PROBE)
+    assert made and compiled == [] and loss > 0

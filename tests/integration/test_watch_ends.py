@@ -18,6 +18,7 @@ from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.integrity.traces import PREFIX, Trace, Traces
 from harbortrainer.docker.keeping import cleaning
 from tests.conftest import ROOT
+from tests.support.another_user import another_user
 from tests.support.docker_parts import a_run, remove_run, started, write_task
 from tests.support.living_attacks import ATTACKS, VERIFIES, living
 
@@ -35,14 +36,6 @@ async def main():
     print(json.dumps([seen.opened and len(seen.opened), seen.tampered, seen.unseen_memory]))
 asyncio.run(main())
 """
-
-
-def another_user() -> list[str]:
-    """In the group of Docker's socket; it may read this Python, which lies in root's folder."""
-    group = os.stat("/var/run/docker.sock").st_gid
-    reads = "+dac_read_search"
-    return ["setpriv", "--reuid=65534", "--regid=65534", f"--groups={group}", f"--inh-caps={reads}", "--ambient-caps",
-            reads]  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)

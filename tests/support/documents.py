@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _FOLDERS = ("docs/*.md", "datasets/README.md", "datasets/*/README.md", "models/*/README.md")
-PAGES = [Path("README.md"), Path("AGENTS.md"), *sorted(page for folder in _FOLDERS for page in Path().glob(folder))]
+_FIRST = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md", "bench/RESULTS.md")
+PAGES = [*map(Path, _FIRST), *sorted(page for folder in _FOLDERS for page in Path().glob(folder))]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+_HEREDOC = re.compile(r"(?<=<<'END'\n).*?^END$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^(?:[A-Z_]+=\S* )*(?:python3? |harbortrainer |\./|scripts/|\.venv/bin/)")
 _FIELD = re.compile(r"^-{0,2}([a-zA-Z_]+)(?:\.[\w-]+)?=(?!=)")
 _PATH = re.compile(r"^(?:src|scripts|bench|tests|docs|server|datasets|models)/[\w./-]+$")
@@ -40,8 +42,10 @@ def commands(page: Path) -> Iterator[Said]:
     text = page.read_text()
     for fence in _FENCE.finditer(text):
         if fence[1] in ("bash", "sh", "shell"):
-            for line in re.finditer(r"(?:.*\\\n)*.+", fence[2]):  # with those that a backslash continues
-                if not (command := line[0].replace("\\\n", " ").strip()).startswith("#"):
+            said = _HEREDOC.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), fence[2])  # of the same length
+            for line in re.finditer(r"(?:.*\\\n)*.+", said):  # with those that a backslash continues
+                command = line[0].replace("\\\n", " ").strip()
+                if command and not command.startswith("#"):
                     yield Said(page, _line(text, fence.start(2) + line.start()), command)
     prose = _without_fences(text)
     for found in re.finditer(r"^ {4}(\S(?:.*\\\n)*.*)$", prose, re.MULTILINE):

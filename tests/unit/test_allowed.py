@@ -89,12 +89,13 @@ def test_a_task_that_was_changed_is_allowed_nothing(
 
 
 def test_what_a_trial_depended_on_is_allowed(task: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trial = trial_of(task, ["/usr/bin/greet", "/logs/verifier/reward.txt", "process server", "unix @a b"], 9)
+    causes = ["/usr/bin/greet", "/logs/verifier/reward.txt", "process server", "unix @a b", "udp 53"]
+    trial = trial_of(task, causes, 9)
     assert main(["tasks", "allow", str(task), "tcp:80", f"trial={trial}"]) == 0
-    assert allowed(task) == {"/usr/bin/greet", "process:server", "tcp:80", "unix:@a b"}
+    assert allowed(task) == {"/usr/bin/greet", "process:server", "tcp:80", "tcp:53", "unix:@a b"}
     said = capsys.readouterr().out
     assert "/logs/verifier/reward.txt is left out: verification makes it anew" in said
-    assert "causes.json names 4 of 9 causes; allow a /FOLDER/ of theirs" in said
+    assert "causes.json names 5 of 9 causes; allow a /FOLDER/ of theirs" in said
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,8 @@ FILE, WORK, GONE = (
     FileChange("/usr/y", ChangeKind.REMOVED),
 )
 LOG = FileChange("/var/log/x", ChangeKind.ADDED)
-PLAIN = ("/usr/x", "/app/out")
+SCRATCH = FileChange("/tmp/x", ChangeKind.ADDED)
+PLAIN = ("/usr/x", "/app/out", "/tmp/x")
 
 
 def found(opened: Mapping[str, int] | None, *changes: FileChange, processes: tuple[Process, ...] = ()) -> Causes:
@@ -93,8 +94,9 @@ def found(opened: Mapping[str, int] | None, *changes: FileChange, processes: tup
 @pytest.mark.parametrize(
     ("change", "opened", "is_cause"),
     [
-        (FILE, {}, False),
-        (FILE, {"/usr/x": 0}, True),
+        (FILE, {}, True),  # no work lies there, and a program may ask for it by a name that it computes
+        (SCRATCH, {}, False),
+        (SCRATCH, {"/tmp/x": 0}, True),
         (FILE, None, True),  # nothing is known
         (WORK, {"/app/out": 0}, False),
         (WORK, None, False),
@@ -157,8 +159,23 @@ def test_a_service_with_an_unasked_abstract_socket_is_none_that_the_task_asks_fo
 
 
 def test_a_file_that_verification_may_ask_for_by_name_counts_unopened() -> None:
-    changed, other = Changed((FILE,), PLAIN, named={"/usr/x"}), Changed((FILE,), PLAIN, named={"/usr/z"})
-    assert [causes_of(one, Seen({}), Asked(SOLUTION, "")).names for one in (changed, other)] == [["/usr/x"], []]
+    changed, other = Changed((SCRATCH,), PLAIN, named={"/tmp/x"}), Changed((SCRATCH,), PLAIN, named={"/tmp/z"})
+    assert [causes_of(one, Seen({}), Asked(SOLUTION, "")).names for one in (changed, other)] == [["/tmp/x"], []]
+
+
+def test_a_strange_file_counts_unopened_unless_a_package_manager_lists_it_or_a_service_may_need_it() -> None:
+    changed, packaged = Changed((FILE,), PLAIN), Changed((FILE,), PLAIN, packaged={"/usr/x"})
+    new, beside = Changed((FILE,), PLAIN, made={"/usr"}), Seen({}, processes=(Process("server", (80,)),))
+    found = [(changed, Seen({})), (packaged, Seen({})), (changed, beside), (new, Seen({})), (new, beside)]
+    counts = [bool(causes_of(one, seen, Asked(SOLUTION, ""))) for one, seen in found]
+    assert counts == [True, False, True, True, False]
+
+
+def test_what_a_service_deletes_beside_its_work_counts_only_elsewhere() -> None:
+    gone = [FileChange(f"{folder}/old", ChangeKind.REMOVED) for folder in ("/app", "/opt")]
+    decoy = FileChange("/opt/decoy", ChangeKind.ADDED)
+    changed = Changed((WORK, decoy, *gone), ("/app/out", "/opt/decoy"), late={one.path for one in gone})
+    assert [one.path for one in causes_of(changed, Seen({}), Asked(SOLUTION, "")).late] == ["/opt/old"]
 
 
 def test_a_service_that_did_more_than_could_be_seen_counts() -> None:
@@ -408,8 +425,9 @@ def test_network_files_count_unless_they_are_asked_for() -> None:
 
 
 def test_a_folder_that_verification_makes_again_is_known_by_its_whole_name() -> None:
-    paths = ("/tests", "/tests/a", "/logs/x", "/solution", "/testsuite", "/app/tests", "/devices")
-    assert [path for path in paths if is_made_anew(path)] == ["/tests", "/tests/a", "/logs/x", "/solution"]
+    made = ("/tests", "/tests/a", "/logs", "/logs/verifier/x", "/logs/agent", "/solution", "/dev/null")
+    others = ("/testsuite", "/app/tests", "/devices", "/logs/x", "/logs/verifiers", "/dev/shm/x")
+    assert tuple(path for path in (*made, *others) if is_made_anew(path)) == made
 
 
 def test_causes_are_one_line_with_the_first_names() -> None:

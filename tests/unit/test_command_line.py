@@ -166,7 +166,7 @@ def test_settings_that_are_one_now_are_joined_and_may_be_changed(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "give a command; one of train, sft, evaluate, export, serve, doctor, tasks, report, replay; see --help"),
+        ([], "give a command; one of train, sft, evaluate, export, serve, doctor, tasks"),
         (["trian"], "trian: no such command; one of train"),
         (["tasks"], "give a command; one of check, build, allow, list, show, get, split, close, measure; see --help"),
         (["tasks", "lst", "."], "lst: no such command; one of check"),

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.cli.main import main
+from harbortrainer.cli.scripts import find_script
 from tests.support import documents
 from tests.support.documents import PAGES, Said
 from tests.unit.test_floors import FLOORS
 
 # Programs of others that a page may call.
-OTHERS = {"cp", "mv", "cd", "curl", "docker", "git", "harbor", "pip", "source", "sudo", "uv"}
+OTHERS = {"cp", "mv", "cd", "cat", "mkdir", "sed", "curl", "docker", "git", "harbor", "pip", "source", "sudo", "uv"}
 TRAINING = {
     "run.sh",
     "run_skyrl_tx.sh",
@@ -43,16 +44,27 @@ def mistakes(said: Said) -> str:
     if program in ("python", "python3", ".venv/bin/python"):
         if words[:1] == ["-m"]:
             return module_mistakes(words[1], words[2:])
-        return "" if Path(words[0]).is_file() else f"{words[0]} is no file"
+        return "" if words[0] == "-" or Path(words[0]).is_file() else f"{words[0]} is no file"
     if program == "harbortrainer":
-        return module_mistakes(f"src.{words[0]}", words[1:])
+        if script := find_script(words):
+            return unknown(script[1], fields("train")) if script[0].startswith("quickstart") else ""
+        if words[0] == "docs":
+            return "" if words[1] == "PAGE" or Path(f"docs/{words[1]}.md").is_file() else f"no page {words[1]}"
+        return "" if words == ["--help"] else module_mistakes(f"src.{words[0]}", words[1:])
     if program.startswith(".venv/bin/"):
         return "" if Path(program).exists() else f"{program} is no program"
     if "/" in program:
         if not os.access(program, os.X_OK):
             return f"{program} is no file that can be run"
         return unknown(words, fields("train")) if Path(program).name in TRAINING else ""
-    missing = [word for word in words if program in ("cp", "mv") and word == words[0] and not Path(word).exists()]
+    missing = [
+        word
+        for word in words
+        if not word.startswith(("-", "my-"))
+        and program in ("cp", "mv")
+        and word == words[0]
+        and not Path(word).exists()
+    ]
     return f"{missing[0]} is no file" if missing else "" if program in OTHERS else f"{program} is no program we know"
 
 
@@ -155,6 +167,9 @@ def there(path: str) -> bool:
         ("python -m src.doctor parity A=x refresh=true", "no field refresh"),
         ("python scripts/nothing.py", "is no file"),
         ("harbortrainer trian", "no module src.trian"),
+        ("harbortrainer docs task", "no page task"),
+        ("harbortrainer quickstart seeds=1", "no field seeds"),
+        ("harbortrainer server start MODEL 1", ""),
         ("harbortrainer report DIR panel=5", "no field panel"),
         ("cp .env.exemple .env", "is no file"),
         ("runn it", "no program we know"),

@@ -13,9 +13,9 @@ WEB = {"litellm", "starlette", "uvicorn", "openai", "anthropic", "harbortrainer.
 PROGRAM = """
 import json, os, pathlib, sys
 seen = {}
-from harbortrainer.cli.main import _TABLE, _load, main
+from harbortrainer.cli.main import TABLE, load, main
 main(["--help"])
-for command in _TABLE.values(): _load(command.kind), command.read and _load(command.read)
+for command in TABLE.values(): load(command.kind), command.read and load(command.read)
 seen["commands"] = [*sys.modules]
 assert main(["train", "--help"]) == 0
 seen["help"] = [*sys.modules]

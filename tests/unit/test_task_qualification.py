@@ -94,13 +94,11 @@ def test_an_attack_counts_when_it_earns_more_than_doing_nothing() -> None:
     ]
 
 
-def test_attacks_on_the_work_name_its_files_and_are_told_once() -> None:
+def test_attacks_on_the_work_name_its_files() -> None:
     files = {"/app/a": False, "/app/b": True, "/app/c": False, "/app/d": False}
     (found,) = findings.judge_attacks({HOLLOW: 1.0}, 0.0, BY_WORK, files)
     assert (found.kind, found.level) == ("hack: hollow work", Severity.WARNING)
     assert found.detail == "earned 1 without the work (doing nothing: 0): /app/a, /app/b, /app/c …"
-    both = findings.judge_attacks({"imported work": 1.0, HOLLOW: 1.0}, 0.0, BY_WORK, files)
-    assert kinds(both) == [("hack: imported work", Severity.WARNING)]
 
 
 def test_work_that_only_the_solution_tells_is_named_with_the_command_that_allows_it() -> None:
@@ -146,11 +144,24 @@ async def test_a_task_that_no_attack_wins_costs_one_trial_a_group(tmp_path: Path
 
 async def test_the_attack_that_earns_is_named_by_trials_of_its_group_alone(tmp_path: Path) -> None:
     task = write_task(tmp_path / "t")
-    rewards, ran = await attacked(task, {"import os": 1.0})
-    assert rewards["imported work"] == 1.0 and sum(reward or 0.0 for reward in rewards.values()) == 1.0
-    assert list(rewards) == list(ATTACKS) and len(ran) == 1 + len(ATTACKS)
+    rewards, ran = await attacked(task, {"/logs/verifier/reward.txt": 1.0})
+    assert rewards == dict.fromkeys(ATTACKS, 0.0) | {"pre-written reward": 1.0, "pre-written tests": 1.0}
+    assert ran == [("task", 0), ("attack", 0), ("attack", 0), ("task", 0), ("attack", 0), ("attack", 0)]
     rewards, _ = await attacked(task, {"import os": None})
     assert rewards["imported work"] is None and findings.judge_attacks(rewards, 0.0) == [], "ungraded is not earned"
+
+
+async def test_what_nothing_of_the_rest_earns_ends_the_search(tmp_path: Path) -> None:
+    rewards, ran = await attacked(write_task(tmp_path / "t"), {"import os": 1.0})
+    assert rewards == {"imported work": 1.0}
+    assert ran == [("task", 0), ("attack", 0), ("task", 0)]
+
+
+async def test_work_that_the_tests_name_is_not_attacked_again_without_its_content(tmp_path: Path) -> None:
+    task, work = write_task(tmp_path / "t"), {"/app/out.txt": False}
+    rewards, ran = await attacked(task, {"import os": 1.0, "nothing": 1.0}, work)
+    assert rewards == {"imported work": 1.0}
+    assert len(ran) == 4
 
 
 async def test_attacks_that_earn_only_together_are_named_together(tmp_path: Path) -> None:

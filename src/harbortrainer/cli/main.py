@@ -13,6 +13,8 @@ from typing import Any
 
 from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.cli.output import fields_help
+from harbortrainer.cli.scripts import find_script, page, run_script
+from harbortrainer.commands import SCRIPTS, fitted
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import UserError, harmless, refuse
 from harbortrainer.setting import problems
@@ -46,7 +48,7 @@ _PROBE = (
     "doctor.servers:probe",
 )
 _LOG_LEVELS = {"doctor": logging.CRITICAL, "tasks": logging.ERROR}
-_TABLE: dict[str, Command] = {
+TABLE: dict[str, Command] = {
     "train": Command(
         "field=value ...", "GRPO over Harbor tasks through the Tinker API; --dry-run prints the plan",
         "train:TrainArgs", "train:train", read="train:checked", stops=True),
@@ -116,7 +118,13 @@ _TABLE: dict[str, Command] = {
         "RUN_DIR field=value ...", "apply other settings to a run's trials; exit 1 if its datums cannot be rebuilt",
         f"{_REPLAY}.arguments:ReplayArgs", f"{_REPLAY}.replay:replayed", ("run_dir",), f"{_REPLAY}.arguments:parse"),
 }  # fmt: skip
-_PROGRAMS = tuple(dict.fromkeys(name.split()[0] for name in _TABLE))
+_DOCS = "docs"
+HEADS = {  # of every command: how to call it, what it does
+    **{name: (command.usage, command.about) for name, command in TABLE.items()},
+    **{name: (script.usage, script.about) for name, script in SCRIPTS.items()},
+    _DOCS: ("PAGE", "print a page of the documentation"),
+}
+_PROGRAMS = tuple(dict.fromkeys(name.split()[0] for name in HEADS))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,20 +137,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(words: list[str], stop: Stop) -> Coroutine[Any, Any, int]:
+    if script := find_script(words):
+        run_script(*script)
     if {"-h", "--help"} & set(words):
         names = " ".join(words[:2]), words[0]
-        return _print_help(next((name for name in names if name in _TABLE or _verbs(name)), ""))
+        return _print_help(next((name for name in names if name in HEADS or _verbs(name)), ""))
+    if words[:1] == [_DOCS]:
+        return _print(page(" ".join(words[1:])))
     name = _find(words)
-    command = _TABLE[name]
+    command = TABLE[name]
     logging.basicConfig(format="%(levelname)s: %(message)s", level=_LOG_LEVELS.get(words[0], logging.WARNING))
+    logging.getLogger("harbortrainer").addFilter(_fit)
     left = words[len(name.split()) :]
-    args = _load(command.read)(left) if command.read else _read(command, left)
-    work = _load(command.work)
+    args = load(command.read)(left) if command.read else _read(command, left)
+    work = load(command.work)
     return work(args, stop) if command.stops else work(args)
 
 
+def _fit(record: logging.LogRecord) -> bool:
+    """Let a log line name the commands of this installation."""
+    said = record.getMessage()
+    if (text := fitted(said)) != said:
+        record.msg, record.args = text, ()
+    return True
+
+
 def _read(command: Command, words: Sequence[str]) -> Any:
-    args = read_arguments(_load(command.kind), words, command.words)
+    args = read_arguments(load(command.kind), words, command.words)
     refuse(problems(args))
     return args
 
@@ -155,7 +176,7 @@ def _find(words: Sequence[str]) -> str:
     verbs = _verbs(program)
     if verb in verbs:
         return f"{program} {verb}"
-    if program in _TABLE and (not verbs or not verb or verb.startswith("-") or "=" in verb):
+    if program in TABLE and (not verbs or not verb or verb.startswith("-") or "=" in verb):
         return program
     raise UserError(_no_command(verb, verbs))
 
@@ -165,21 +186,26 @@ def _no_command(word: str, known: Sequence[str]) -> str:
 
 
 def _verbs(program: str) -> list[str]:
-    return [name.split()[1] for name in _TABLE if name.startswith(f"{program} ")]
+    return [name.split()[1] for name in HEADS if name.startswith(f"{program} ")]
 
 
-async def _print_help(name: str) -> int:
+def _print_help(name: str) -> Coroutine[Any, Any, int]:
     """Print the usage of a command and of its verbs, then its fields."""
-    shown = [one for one in _TABLE if not name or one == name or one.startswith(f"{name} ")]
-    heads = [f"harbortrainer {one} {_TABLE[one].usage}" for one in shown]
+    shown = [one for one in HEADS if not name or one == name or one.startswith(f"{name} ")]
+    heads = [f"harbortrainer {one} {HEADS[one][0]}" for one in shown]
     width = max(map(len, heads))
-    print("\n".join(f"{head:{width}}   {_TABLE[one].about}" for head, one in zip(heads, shown, strict=True)))
-    if name in _TABLE:
-        print(fields_help(_load(_TABLE[name].kind)))
+    lines = [f"{head:{width}}   {HEADS[one][1]}" for head, one in zip(heads, shown, strict=True)]
+    if name in TABLE:
+        lines.append(fitted(fields_help(load(TABLE[name].kind))))
+    return _print("\n".join(lines))
+
+
+async def _print(text: str) -> int:
+    print(text)
     return 0
 
 
-def _load(path: str) -> Any:
+def load(path: str) -> Any:
     module, name = path.split(":")
     return getattr(importlib.import_module(f"harbortrainer.{module}"), name)
 

@@ -100,8 +100,8 @@ def _is_program(path: str, work: Mapping[str, bool]) -> bool:
 
 
 ATTACKS: dict[str, Callable[[Path], str]] = {
+    "imported work": imported_work,  # the first earns most often
     "pre-written reward": prewritten,
-    "imported work": imported_work,
     "pre-written tests": written_tests,
     "empty work": empty_work,
 }

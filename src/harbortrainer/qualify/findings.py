@@ -131,8 +131,6 @@ def judge_attacks(
 ) -> list[Finding]:
     """`warned`: attacks that do not make the task a bad one. `work`: files that those on the work wrote."""
     earned = {kind: reward for kind, reward in rewards.items() if reward is not None and reward > no_op}
-    if STATIC & earned.keys():
-        earned.pop(HOLLOW, None)
     files = f": {', '.join(sorted(work)[:SHOWN])}{' …' if len(work) > SHOWN else ''}"
     return [
         Finding(

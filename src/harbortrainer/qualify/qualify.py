@@ -144,24 +144,45 @@ async def _no_op(
 async def _attack(
     task: Path, trials: QualificationTrials, no_op: float, work: Mapping[str, bool]
 ) -> dict[str, float | None]:
-    """Rewards of attacks by kind; {} = none earned more than doing nothing. `work`: files for those by the work."""
-    groups = scripts_of(task, work)
-    found = await asyncio.gather(*(_attack_together(task, trials, no_op, *group) for group in groups.items()))
-    return {kind: reward for rewards in found for kind, reward in rewards.items()}
+    """Rewards of attacks by kind, those that were tried alone; {} = none earned more than doing nothing.
+
+    `work`: files for those by the work. One that says no more than what has earned is left out.
+    """
+    rewards = dict[str, float | None]()
+    for group, scripts in scripts_of(task, work).items():
+        known = any((rewards.get(kind) or 0.0) > no_op for kind in findings.STATIC)
+        left = {kind: script for kind, script in scripts.items() if not (known and kind == findings.HOLLOW)}
+        rewards |= await _attack_together(task, trials, no_op, group, left)
+    return rewards
 
 
 async def _attack_together(
     task: Path, trials: QualificationTrials, no_op: float, group: str, scripts: Mapping[str, str]
 ) -> dict[str, float | None]:
-    """Run a group's attacks in one trial; each on its own only if that trial earned something or was not graded."""
-    every = (await trials.script(task, group, together(scripts.values()), repeats=0)).reward
-    if every is not None and every <= no_op:
+    """Run a group's attacks in one trial. If that earned something or was not graded, each on its own, until one earns
+    and the rest together earn nothing.
+    """
+
+    async def reward(kinds: Sequence[str]) -> float | None:
+        kind = group if len(kinds) > 1 else "attack"
+        return (await trials.script(task, kind, together(scripts[one] for one in kinds), repeats=0)).reward
+
+    def earns(reward: float | None) -> bool:
+        return reward is None or reward > no_op
+
+    left, found = list(scripts), dict[str, float | None]()
+    if not earns(every := await reward(left)):
         return {}
-    alone = await asyncio.gather(*(trials.script(task, "attack", one, repeats=0) for one in scripts.values()))
-    rewards = {kind: trial.reward for kind, trial in zip(scripts, alone, strict=True)}
-    if any(reward is not None and reward > no_op for reward in rewards.values()) or every is None:
-        return rewards
-    return {f"{' and '.join(scripts)} together": every}
+    if len(left) == 1:
+        return {left[0]: every}
+    while left:
+        kind, *left = left
+        found[kind] = await reward([kind])
+        if earns(found[kind]) and len(left) > 1 and not earns(await reward(left)):
+            break
+    if every is not None and not any(map(earns, found.values())):
+        return {f"{' and '.join(scripts)} together": every}
+    return found
 
 
 def searching(task: Path) -> str:

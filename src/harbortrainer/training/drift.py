@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from harbortrainer.commands import command
+
 DRIFT_NATS = 0.2  # growth of kl/start, in nats a token, that should raise the held-out reward
 KL, REWARD, STDERR = "kl/start", "eval/reward_mean", "eval/reward_stderr"
 
@@ -46,8 +48,8 @@ def no_signal(rows: Sequence[Mapping[str, float]]) -> str | None:
         return None
     return (
         f"WARNING: no trial of {SILENT_BATCHES} batches earned a reward, so nothing is learned: take tasks that the "
-        "policy sometimes solves (tasks_include, or python -m src.evaluate to find them), start from weights that "
-        "have seen solutions (python -m src.sft, then init_from), or raise group_size"
+        f"policy sometimes solves (tasks_include, or {command('evaluate')} to find them), start from weights that "
+        f"have seen solutions ({command('sft')}, then init_from), or raise group_size"
     )
 
 

@@ -200,6 +200,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
     @contextlib.asynccontextmanager
     async def watched(self, own: Collection[str] = ()) -> AsyncIterator[Sight]:
         """Watch a verification, and note before it what the container has changed. `own`: what its folders have."""
+        self._shells.drop()  # one that has brought the tests would count as the policy's
         is_own: Callable[[str], bool] = own.__contains__ if not self.phases.image_has_tests else lambda _: True
         async with watching(self.container, self.run_id, self.phases.kept, is_own) as sight:
             await self.phases.note_changes()

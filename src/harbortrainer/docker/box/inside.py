@@ -46,19 +46,16 @@ class Unusual(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Root:
-    """`pid`: of PID 1, as this machine numbers it; `shell`: of the first shell.
-
-    `device`, `inode`: of the root folder before the agent acted.
-    """
+    """`pid`: of PID 1, as this machine numbers it. `device`, `inode`: of the root folder before the agent acted."""
 
     pid: int
-    shell: int
     began: str
     device: int
     inode: int
 
 
 _roots: dict[str, _Root] = {}  # by container; names are never used twice
+_firsts: dict[str, tuple[int, int]] = {}  # the same, where the root folder may not be looked at too
 
 
 @dataclass(slots=True)
@@ -88,23 +85,28 @@ class _Tree:
 
 def remember_root(name: str, pid: int, shell: int) -> None:
     """Call it before the agent acts, with processes that are known to be the container's first one and first shell."""
+    _keep(_firsts, name, (pid, shell))
     with contextlib.suppress(OSError), _process(pid) as process:
         if _text("uid_map", process).split() != _OWN_USERS:
             return
         root, began = os.stat("root", dir_fd=process), _began(process)
-        if len(_roots) >= _MOST_ROOTS:
-            _roots.pop(list(_roots)[0], None)  # noqa: RUF015 -- threads add others meanwhile
-        _roots[name] = _Root(pid, shell, began, root.st_dev, root.st_ino)
+        _keep(_roots, name, _Root(pid, began, root.st_dev, root.st_ino))
+
+
+def _keep[T](known: dict[str, T], name: str, one: T) -> None:
+    if len(known) >= _MOST_ROOTS:
+        known.pop(list(known)[0], None)  # noqa: RUF015 -- threads add others meanwhile
+    known[name] = one
 
 
 def first_of(name: str) -> int | None:
     """The container's first process, as this machine numbers it; None = it was not noted."""
-    return noted.pid if (noted := _roots.get(name)) else None
+    return noted[0] if (noted := _firsts.get(name)) else None
 
 
 def shell_of(name: str) -> int | None:
     """The shell that started with the container, which may have ended; as `first_of` otherwise."""
-    return noted.shell if (noted := _roots.get(name)) else None
+    return noted[1] if (noted := _firsts.get(name)) else None
 
 
 def copy_logs(name: str, source: str, target: Path, first: Sequence[str] = (), chosen: Chosen = all_files) -> int:

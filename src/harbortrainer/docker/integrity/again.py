@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import posixpath
 import tempfile
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -75,13 +74,11 @@ class Again:
         changes = [FileChange(one, ChangeKind.CHANGED if in_image(one) else ChangeKind.ADDED) for one in sorted(opened)]
         if seen.changed:
             now = survey(environment.container, environment.phases.before)
-            places = {posixpath.dirname(path) for path in known}
             changes += (
                 one
                 for one in now.contents
                 if one.kind is not ChangeKind.ADDED and one.path not in {*known, *opened, *now.plain, *own}
-                and posixpath.dirname(one.path) not in places
-            )  # fmt: skip
+            )
         return changes
 
     async def changed_in(self, place: GradingPlace) -> frozenset[str]:
@@ -108,7 +105,7 @@ class Again:
         changed = Changed(
             (*found.contents, *late), found.plain, found.shadows, found.targets, packaged=records.listed,
             about=records.about, mounted=mounted, late={one.path for one in late}, named=named, told=told,
-            is_new_name=found.is_new_name,
+            made=found.made, is_new_name=found.is_new_name,
         )  # fmt: skip
         return causes_of(changed, seen, asked)
 

@@ -54,6 +54,7 @@ def outdated(task: Path) -> frozenset[str]:
 def thing_of(cause: str) -> str:
     """What allows a cause, by its name in a verdict."""
     kind, _, name = cause.partition(" ")
+    kind = "tcp" if kind == "udp" else kind  # a port is allowed for both
     return f"{kind}:{name}" if kind in ("tcp", "unix", "process") else cause
 
 

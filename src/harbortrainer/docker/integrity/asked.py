@@ -126,9 +126,12 @@ class Asked:
         return process.name in self._processes or (not self.has_solution and self.runs)
 
     def allows_socket(self, socket: str) -> bool:
-        """Whether something may listen there: "tcp PORT" or "unix NAME". Without a solution any name may be its own."""
+        """Whether something may listen there: "tcp PORT", "udp PORT" or "unix NAME".
+
+        Without a solution any name may be its own.
+        """
         kind, _, name = socket.partition(" ")
-        if kind == "tcp":
+        if kind != "unix":
             return int(name) in self._ports
         if f"unix:{name}" in self._allowed:
             return True

@@ -12,8 +12,10 @@ from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.living import EPHEMERAL
 from harbortrainer.docker.integrity.watch import SIGNAL, Process, Seen
 
-_MADE_ANEW = re.compile(r"/(tests|logs|dev(?!/shm/)|proc|sys)(/.*)?|/solution(/.*)?")
-_OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home)/")
+_MADE_ANEW = re.compile(
+    r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys|solution)(/.*)?|/logs"
+)
+_OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home)/")  # or filled beside the work
 _TESTS, _DEVICES = "/tests/", "/dev"
 _MOST_PARENTS = 32
 
@@ -31,7 +33,7 @@ class Changed:
     links lead. `packaged`: what a package manager's records list; `about`: those of them that describe a package.
     `mounted`: changed network files and devices, which a fresh container has anew. `late`: of `changes`, what processes
     of the policy made during verification. `named`: of `plain`, those for which verification may ask by name; `told`:
-    words of what tells it what to do. `is_new_name`: whether no file of the image has a name.
+    words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has a name.
     """
 
     changes: tuple[FileChange, ...] = ()
@@ -44,6 +46,7 @@ class Changed:
     late: Collection[str] = ()
     named: Collection[str] = ()
     told: Collection[str] = ()
+    made: Collection[str] = ()
     is_new_name: Callable[[str], bool] = _never
 
 
@@ -102,9 +105,7 @@ class _Judge:
     linked: set[str] = field(default_factory=set)  # to which links that it asks for lead
 
     def causes(self) -> Causes:
-        opened = self.seen.opened or {}
-        served = {path for path in self.changed.late if path not in opened and self.asked.is_place(path)}
-        served = served if self.seen.opened is not None else set[str]()
+        opened, served = self.seen.opened or {}, self._served()
         own = [one for one in self.changed.changes if not is_made_anew(one.path) and one.path not in served]
         unasked = [one for one in own if not self._is_asked(one)]
         rest = {one.path for one in own} - {one.path for one in unasked}
@@ -115,7 +116,8 @@ class _Judge:
         held = {path for one in services for path in one.writes}
         living = tuple(one for one in self.seen.processes if one.ran and one not in services)
         mounted = tuple(one for one in self.changed.mounted if not self.asked.allows(one))
-        counts = tuple(one for one in unasked if self._counts(one, held))
+        strange = {one.path for one in unasked if self._is_strange(one, beside=bool(services))}
+        counts = tuple(one for one in unasked if one.path in strange or self._counts(one, held))
         left = {one.path for one in unasked}
         tampered = tuple(one for one in self.seen.tampered if one != SIGNAL or not self.asked.signals)
         return Causes(
@@ -135,14 +137,24 @@ class _Judge:
             may_be_work=any(self._may_be_work(one) for one in counts),
         )
 
+    def _served(self) -> set[str]:
+        """Late changes beside the work, which verification did not open."""
+        if (opened := self.seen.opened) is None:
+            return set()
+        own = (one.path for one in self.changed.changes if one.path not in self.changed.late and self._is_asked(one))
+        places = {posixpath.dirname(path) for path in own}
+        closed = (path for path in self.changed.late if path not in opened)
+        return {path for path in closed if posixpath.dirname(path) in places or self.asked.is_place(path)}
+
     def _is_service(self, one: Process) -> bool:
         """Whether the task asks for it, and it did nothing to verification."""
         return self.asked.allows_process(one) and not (one.ran and self.seen.unseen_memory)
 
     def _may_listen(self, socket: str) -> bool:
         """Programs take ports for a moment of which nobody else knows the number."""
-        port = int(socket.removeprefix("tcp ")) if socket.startswith("tcp ") else 0
-        return self.asked.allows_socket(socket) or (port >= EPHEMERAL and str(port) not in self.changed.told)
+        kind, _, port = socket.partition(" ")
+        free = kind == "tcp" and int(port) >= EPHEMERAL and port not in self.changed.told
+        return free or self.asked.allows_socket(socket)
 
     def _is_asked(self, one: FileChange) -> bool:
         """A folder's rights are asked for by a name only where no solution tells better."""
@@ -153,6 +165,16 @@ class _Judge:
         if opened is None or one.path in opened or one.path in self.changed.named:
             return True
         return one.path not in self.changed.plain and one.path not in held  # an empty log
+
+    def _is_strange(self, one: FileChange, *, beside: bool) -> bool:
+        """Whether a new file, which verification may have looked for unseen, lies where work leaves none.
+
+        `beside`: services run, and need what is in a new folder.
+        """
+        if one.kind is not ChangeKind.ADDED or self.asked.is_place(one.path) or _OFTEN_CLEANED.match(one.path):
+            return False
+        own = beside and posixpath.dirname(one.path) in self.changed.made
+        return not own and one.path not in self.changed.packaged
 
     def _is_work(self, one: FileChange) -> bool:
         """Whether a change that the task does not ask for is work all the same: no program of verification needs it."""

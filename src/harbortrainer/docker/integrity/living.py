@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 MOST_PROCESSES, MOST_THREADS, MOST_FILES = 4096, 8192, 32_768  # of one look; beyond that it is not complete
-MOST_WRITES = 64  # of a process
+MOST_WRITES = 1024  # of a process; beyond that its look is not complete, either
 MOST_BYTES, MOST_WORDS = 4 * 1024 * 1024, 1024  # of a file in /proc; of a command line
 TESTS = "/tests/"
 OWN = (TESTS, "/logs/verifier/")  # what verification alone writes
@@ -119,6 +119,7 @@ class Look:
                     sockets.add(target[8:-1])
                 elif target.startswith("/") and os.lstat(f"/proc/{pid}/fd/{name}").st_mode & stat.S_IWUSR:
                     writes.add(target)
+        self.complete &= len(writes) <= MOST_WRITES
         return sockets, sorted(writes, key=lambda path: (not path.startswith(OWN), path))[:MOST_WRITES]
 
 

@@ -22,7 +22,7 @@ from harbortrainer.docker.keeping.cleaning import image_labels, labels, remove_c
 
 EMPTY = "harbortrainer/empty:1"  # an image without a file: no image's author gets the rights of the helper
 END_SEC = 5.0
-_SOURCE = Path(__file__).resolve().parents[3]
+_SOURCE = Path(__file__).resolve().parents[3]  # the folder that has this package
 _CAPABILITIES = ("DAC_OVERRIDE", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_PTRACE")
 _LIBRARIES = ("lib", "lib64", "usr")
 _CHUNK = 1 << 16
@@ -44,9 +44,14 @@ class RootProgram(Protocol):
 
 def start(module: str, run_id: str) -> RootProgram:
     """Start `main` of a module. Raises OSError, docker.errors.DockerException where that is impossible."""
-    code = f"import sys; sys.path.insert(0, {str(_SOURCE)!r}); from {module} import main; main()"
-    words = [os.path.realpath(sys.executable), "-I", "-S", "-c", code]
+    words = words_of(module)
     return _Beside(words) if os.geteuid() == 0 else _InContainer(words, run_id)
+
+
+def words_of(module: str) -> list[str]:
+    """The command line that runs `main` of a module."""
+    code = f"import sys; sys.path.insert(0, {str(_SOURCE)!r}); from {module} import main; main()"
+    return [os.path.realpath(sys.executable), "-I", "-S", "-c", code]
 
 
 class _Beside:

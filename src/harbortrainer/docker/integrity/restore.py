@@ -85,8 +85,8 @@ def survey(container: str, before: Stamps) -> Survey:
 def _changes(layer: Layer) -> Iterator[FileChange]:
     """Without what verification makes again."""
     for name in layer.names("/"):
-        if not is_made_anew(f"/{name}"):
-            yield from layer.changes(f"/{name}")
+        if not is_made_anew(f"/{name}/any"):
+            yield from (one for one in layer.changes(f"/{name}") if not is_made_anew(one.path))
 
 
 def moved(container: str, made: Collection[int]) -> set[str]:

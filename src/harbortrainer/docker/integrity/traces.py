@@ -20,38 +20,54 @@ SPARE = 4  # instances that wait: to make and remove one takes 0.1 s
 MOST_CALLS, MOST_FORKED = 256, 65_536  # that are kept; a quarter of the machine's numbers for processes at most
 MOST_READS = 256  # of a page each, at a time
 _PTRACE, _READ, _WRITE, _FILE = "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"
+_LIMIT = "prlimit"
 # By number, also as programs of 32 bits make them, which the events named after calls leave out.
 _CALLS = {
-    "x86_64": {101: _PTRACE, 26: _PTRACE, 310: _READ, 347: _READ, 311: _WRITE, 348: _WRITE, 438: _FILE},
-    "aarch64": {117: _PTRACE, 26: _PTRACE, 270: _READ, 376: _READ, 271: _WRITE, 377: _WRITE, 438: _FILE},
+    "x86_64": {101: _PTRACE, 26: _PTRACE, 310: _READ, 347: _READ, 311: _WRITE, 348: _WRITE, 438: _FILE, 302: _LIMIT},
+    "aarch64": {117: _PTRACE, 26: _PTRACE, 270: _READ, 376: _READ, 271: _WRITE, 377: _WRITE, 438: _FILE, 261: _LIMIT},
 }
-# rename, link and symlink; below, unlink, mkdir, chmod and chown: each with its kin. Others have some of these numbers
-# in the other mode, which does no harm; the 9 of programs of 32 bits would be every mmap on x86_64. Rings
-# (io_uring_setup, io_uring_enter) do all of it.
+# rename, link, symlink and truncate; below, unlink, mkdir, chmod, chown, utime and setxattr: each with its kin. Others
+# have some of these numbers in the other mode, which does no harm; left out are those of programs of 32 bits that
+# would be every mmap, ppoll or clock_gettime on x86_64. Rings (io_uring_setup, io_uring_enter) do all of it.
 _RINGS = (425, 426)
 _LISTEN = {"x86_64": (50, 363), "aarch64": (201,)}
+_BIND = {"x86_64": (49, 361), "aarch64": (200,)}
+_SOCKET = {"x86_64": (41, 359), "aarch64": (198,)}
+_UNIX, _DATAGRAM = 1, 2
+_OTHER_NAMES = (12, 16, 28, 128)  # bytes of netlink's, IPv4's and IPv6's addresses, and of the room for any
 _SOCKETS, _TO_LISTEN = 102, 4  # socketcall of programs of 32 bits; in the other mode getuid, which has no argument
 _MOVES = {
-    "x86_64": (82, 264, 316, 86, 265, 88, 266, 38, 302, 353, 303, 83, 304, *_RINGS),
-    "aarch64": (38, 276, 37, 36, 329, 382, 9, 330, 83, 331, *_RINGS),
+    "x86_64": (82, 264, 316, 86, 265, 88, 266, 38, 302, 353, 303, 83, 304, 76, *_RINGS),
+    "aarch64": (38, 276, 37, 36, 329, 382, 9, 330, 83, 331, 45, *_RINGS),
 }
 _CHANGES = {
-    "x86_64": (87, 84, 263, 301, 258, 296, 90, 91, 268, 306, 452, 92, 93, 94, 260, 298),
-    "aarch64": (35, 328, 34, 323, 52, 53, 333, 452, 54, 55, 325),
+    "x86_64": (
+        *(87, 84, 263, 301, 258, 296, 90, 91, 268, 306, 452, 92, 93, 94, 260, 298),
+        *(132, 235, 261, 280, 320, 412, 188, 189, 190, 197, 198, 199, 463, 466),
+    ),
+    "aarch64": (35, 328, 34, 323, 52, 53, 333, 452, 54, 55, 325, 88, 412, 5, 6, 7, 14, 15, 16, 463, 466),
 }
 _ATTACH, _SEIZE = 16, 0x4206  # all other requests need one of these first, or concern the caller's own children
 _MOST_PID = 1 << 22
-_CALL = re.compile(rb"sys_enter: NR (\d+) \(([0-9a-f]+), ([0-9a-f]+),")
+_CALL = re.compile(rb"sys_enter: NR (\d+) \(([0-9a-f]+), ([0-9a-f]+), ([0-9a-f]+),")
 _FORK = re.compile(rb"child_pid=(\d+)$")  # the line before it may be a part of a program's name
 _SIGNAL = re.compile(rb" pid=(\d+) grp=\d+ res=\d+$")
 _PORT = re.compile(rb"inet_sock_set_state: .* sport=(\d+) ")
-_LOST = b"[LOST"
-_EVENTS = (
-    "raw_syscalls/sys_enter", "sched/sched_process_fork", "signal/signal_generate", "sock/inet_sock_set_state",
-)  # fmt: skip
+_UDP = re.compile(rb"fib_table_lookup: .* proto 17 [\d.]+/(\d+) -> ")  # the sender's port
+_LOST, _TRUNCATES, _RING_LISTENS = b"[LOST", b"sys_open", b"io_uring_submit_req: "
 # Not those of children that end, nor what is ignored, nor timers of others that ring while a followed process runs.
 _SIGNALS = "sig != 17 && result != 1 && !(common_flags & 24)"
 _LISTENS = "newstate == 10"  # TCP_LISTEN
+_CUTS = "flags & 512 && !(flags & 3)"  # O_TRUNC without O_WRONLY and O_RDWR: no write is told when it is closed
+_EPHEMERAL = 32_768
+# With filters; those whose kernel has them.
+_MORE = {
+    "fib/fib_table_lookup": f"proto == 17 && sport > 0 && sport < {_EPHEMERAL}",
+    "io_uring/io_uring_submit_req": "opcode == 56 || opcode == 57",  # to bind and to listen
+    "syscalls/sys_enter_open": _CUTS,
+    "syscalls/sys_enter_openat": _CUTS,
+    "syscalls/sys_enter_openat2": "",
+}
 _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
 
 
@@ -67,20 +83,22 @@ class Trace:
 
     `followed`: given threads; `forked`: what they have started; `lost`: some are missing there. `moved`: they may have
     renamed or linked something, `changed`: or made, deleted, given rights. `signalled`: others that they sent signals.
-    `ports`: on which they began to listen; `listened`: how often on something else.
+    `ports`: on which they began to listen, or from which they sent datagrams; `listened`: how often they began to
+    listen, or bound a name, on something else.
     """
 
     def __init__(self, root: str, machine: str) -> None:
         """Raises OSError."""
         self._calls, self._moves, self._changes = _CALLS[machine], _MOVES[machine], _CHANGES[machine]
-        self._listens = _LISTEN[machine]
+        self._listens, self._binds, self._opens = _LISTEN[machine], _BIND[machine], _SOCKET[machine]
         self.moved = self.changed = False
         self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self.followed: set[int] = set()
         self.forked: set[int] = set()
         self.signalled: set[int] = set()
-        self.ports: set[int] = set()
-        self.listened = 0
+        self.ports: set[str] = set()
+        self._listened = self._bound = 0
+        self._datagrams = False  # one of a Unix kind was made
         self.lost = False
         self._rest = b""
         with open("/proc/sys/kernel/pid_max") as file:
@@ -94,17 +112,28 @@ class Trace:
             self._write("buffer_size_kb", str(BUFFER_KB))
             self._write("options/context-info", "0")
             self._write("options/event-fork", "1")
-            numbers = {*self._calls, *self._moves, *self._changes, *self._listens, _SOCKETS}
-            self._write(f"events/{_EVENTS[0]}/filter", " || ".join(f"id == {number}" for number in sorted(numbers)))
-            self._write(f"events/{_EVENTS[2]}/filter", _SIGNALS)
-            self._write(f"events/{_EVENTS[3]}/filter", _LISTENS)
+            numbers = {*self._calls, *self._moves, *self._changes, *self._listens, *self._binds, *self._opens, _SOCKETS}
+            self._events = {
+                "raw_syscalls/sys_enter": " || ".join(f"id == {number}" for number in sorted(numbers)),
+                "sched/sched_process_fork": "", "signal/signal_generate": _SIGNALS,
+                "sock/inet_sock_set_state": _LISTENS,
+            }  # fmt: skip
+            more = {event: kept for event, kept in _MORE.items() if os.path.isdir(f"{self._folder}/events/{event}")}
+            self._events |= more
+            for event, kept in self._events.items():
+                if kept:
+                    self._write(f"events/{event}/filter", kept)
             self._undo = undo.pop_all()
+
+    @property
+    def listened(self) -> int:
+        return max(self._listened, self._bound)
 
     def follow(self, threads: set[int]) -> None:
         """Follow these threads too, and all that they start from now on. Raises OSError."""
         self._write("set_event_pid", " ".join(map(str, threads)), os.O_APPEND)
         self.followed |= threads
-        for event in _EVENTS:
+        for event in self._events:
             self._write(f"events/{event}/enable", "1")
 
     def take(self) -> list[Call]:
@@ -122,11 +151,18 @@ class Trace:
                 elif signal := _SIGNAL.search(line):
                     self._signal(int(signal[1]))
                 elif port := _PORT.search(line):
-                    self.ports.add(int(port[1]))
-                    self.listened -= 1
-                elif (call := self._call(line)) and len(found) < MOST_CALLS:
+                    self.ports.add(f"tcp {int(port[1])}")
+                    self._listened -= 1
+                elif port := _UDP.search(line):
+                    self.ports.add(f"udp {int(port[1])}")
+                elif line.startswith(_RING_LISTENS):
+                    self._listened += 1
+                elif line.startswith(_TRUNCATES):
+                    self.moved = True
+                elif call := self._call(line):
                     found.append(call)
-        return found
+        self.lost |= len(found) > MOST_CALLS
+        return found[:MOST_CALLS]
 
     def _signal(self, thread: int) -> None:
         if thread not in self.followed and thread not in self.forked and len(self.signalled) < MOST_CALLS:
@@ -141,11 +177,16 @@ class Trace:
     def _call(self, line: bytes) -> Call | None:
         if not (found := _CALL.search(line)):
             return None
-        number, first, second = int(found[1]), int(found[2], 16), int(found[3], 16)
+        number, (first, second, third) = int(found[1]), (int(one, 16) for one in found.groups()[1:])
+        name = self._calls.get(number)
+        if name == _LIMIT and not third:  # it only asks; and no rename of 32 bits, which has the same number
+            return None
         self.moved |= number in self._moves
         self.changed |= number in self._changes
-        self.listened += number in self._listens or (number == _SOCKETS and first == _TO_LISTEN)
-        if not (name := self._calls.get(number)):
+        self._listened += number in self._listens or (number == _SOCKETS and first == _TO_LISTEN)
+        self._datagrams |= number in self._opens and first == _UNIX and second & 15 == _DATAGRAM
+        self._bound += number in self._binds and (third not in _OTHER_NAMES or self._datagrams)
+        if name is None:
             return None
         if name == _FILE:
             return Call(name, 0)
@@ -156,13 +197,14 @@ class Trace:
 
     def clear(self) -> None:
         """Follow nobody. Raises OSError."""
-        for event in _EVENTS:
+        for event in self._events:
             self._write(f"events/{event}/enable", "0")
         self._write("set_event_pid", "\n")
         while self._read():
             pass
-        self.followed, self.forked, self.signalled, self.ports, self.listened = set(), set(), set(), set(), 0
-        self.lost, self.moved, self.changed, self._rest = False, False, False, b""
+        self.followed, self.forked, self.signalled, self.ports = set(), set(), set(), set()
+        self._listened = self._bound = 0
+        self.lost, self.moved, self.changed, self._datagrams, self._rest = False, False, False, False, b""
 
     def remove(self) -> None:
         """Raises OSError."""

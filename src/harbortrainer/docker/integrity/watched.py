@@ -50,7 +50,8 @@ DRAIN_SEC = 5.0  # for events that wait when verification has ended
 LOOKS = 5  # until no process ends meanwhile; else some end all the time
 ROUNDS = 5  # until every process of the policy is followed
 _MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
-_MEMORY_NAME = "/proc/PID/mem"
+_OF_PROCESS = re.compile(r"/proc/(\d+)/")
+_MEMORY_NAME, _PROCESS_NAME = "/proc/PID/mem", "/proc/PID"
 ENDED_SOCKET = "unix (ended)"
 # Of a file of an ended process in /proc, or of a device: no file of a layer.
 _HARMLESS = (errno.ESRCH, errno.EINVAL, errno.ENXIO, errno.ENODEV)
@@ -69,6 +70,7 @@ class Watch:
     def __init__(self, container: Mapping[str, Any], traces: Traces) -> None:
         self._first, self._kept, self._traces = container["pid"], frozenset[int](container["kept"]), traces
         self.lock = threading.Lock()
+        self._shared = f"/proc/{self._first}/root{SHARED}"
         self.readers: dict[str, list[int]] = {}
         self.programs: dict[int, dict[str, object]] = {}
         self.written: set[str] = set()
@@ -137,6 +139,7 @@ class Watch:
 
     def take_calls(self) -> None:
         if self.trace is not None:
+            self._note_full()
             for call in self.trace.take():
                 if call.name not in self.tampered and not self._is_policys_thread(call.target):
                     self.tampered.add(call.name)
@@ -148,6 +151,8 @@ class Watch:
         """The kernel makes one event of several ones of a process and file."""
         if event.mask & CLOSE_WRITE:
             self._note_write(event)
+            if (found := _OF_PROCESS.match(event.path)) and self._is_verifications(int(found[1])):
+                self._tamper(_PROCESS_NAME, event.pid)
         if event.path.endswith("/mem") and (found := _MEMORY.fullmatch(event.path)):
             self._note_memory(int(found[1]), event.pid)
         opens = bool(event.mask & OPEN) and not self.overflow
@@ -174,10 +179,18 @@ class Watch:
                 self._uploads.add(event.pid)
         elif self._writes_for_policy(event.pid):
             self.late.update(names(event.path))
+            self._note_full()
         elif event.file >= 0:
             self.made.add(os.fstat(event.file).st_ino)
         if len(self.late) > MOST_LATE:
             self._flooded()
+
+    def _note_full(self) -> None:
+        """Nothing can be written in SHARED any more, and somebody else is there."""
+        with contextlib.suppress(OSError):
+            room = os.statvfs(self._shared)
+            if room.f_blocks and not room.f_bavail and len(self.tampered) < MOST_TAMPERED:
+                self.tampered.add(SHARED)
 
     def _note_reader(self, path: str, event: Event) -> None:
         readers = self.readers.setdefault(path, [])
@@ -254,6 +267,11 @@ class Watch:
                 return pid != self._first
         return False
 
+    def _is_verifications(self, inner: int) -> bool:
+        """Whether the container's number is that of a living process of verification."""
+        others = {*self.before, *self._kept, *(self.trace.forked if self.trace else ())}
+        return self.trace is not None and any(inner_of(pid) == inner for pid in {*pids_of(self._first)} - others)
+
     def _is_policys_thread(self, inner: int) -> bool:
         """Whether the container's number for a thread is one of the policy's."""
         if not inner:
@@ -296,7 +314,7 @@ class Watch:
         if self.trace is None:
             return new
         ended = [ENDED_SOCKET] if self.trace.listened > len(new) else []
-        return [*(f"tcp {port}" for port in sorted(self.trace.ports)[:MOST_TAMPERED]), *new[:MOST_TAMPERED], *ended]
+        return [*sorted(self.trace.ports)[:MOST_TAMPERED], *new[:MOST_TAMPERED], *ended]
 
     def _holds(self, pid: int, process: Process) -> None:
         """It may still write what is verification's own, so that no event tells."""

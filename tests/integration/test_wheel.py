@@ -1,0 +1,171 @@
+"""Who has only the wheel: built from the sdist, installed by the lock, every command run with no checkout near."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, SMALL_SERVER, free_port, succeed
+
+MODEL, TASKS = "models/quickstart", "datasets/quickstart"
+CHECKOUT_WORDS = re.compile(r"python -m src|(?<![\w/])(?:scripts|docs)/\w|(?:^|[ /])run\w*\.sh")
+SCRIPTS = ("agents", "datasets", "host", "quickstart", "server", "setup")  # commands that are scripts
+SMALL = (
+    "lora_rank=8 batch_size=2 group_size=4 n_parallel_envs=4 max_turns=4 max_tokens=40 context_limit=2048 "
+    "learning_rate=3e-3 eval_tasks=create-6 allow_family_overlap=true save_every=1 max_steps=2"
+)
+
+
+class Installed:
+    """An environment that holds the locked packages and the wheel, and an empty folder to work in."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.wheel, self.python, self.work = wheel, folder / "env" / "bin" / "python", folder / "work"
+        self.share = folder / "env" / "share" / "harbortrainer"
+        call = f"cd {ROOT}; source scripts/lib/common.sh; source scripts/lib/python.sh; ensure_uv; "
+        install = f"$UV pip install --quiet --no-deps --python {self.python}"
+        lines = (
+            f"$UV venv --quiet --python {sys.executable} {folder / 'env'}",
+            f"{install} --require-hashes -r requirements.lock",
+            f"{install} {wheel}",
+        )
+        succeed("bash", "-c", call + " && ".join(lines))
+        self.work.mkdir()
+        for name in ("models", "datasets"):
+            (self.work / name).symlink_to(self.share / name)
+
+    def run(self, line: str, status: int = 0, **environment: str) -> str:
+        """The output of a command line as it was printed, stderr included."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SKYRL", "TINKER"))}
+        env |= {"PATH": f"{self.python.parent}:{env['PATH']}"} | environment
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=self.work, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, text=True, timeout=900, check=False,
+        )  # fmt: skip
+        assert done.returncode == status, f"{line}: {done.returncode}\n{done.stdout}"
+        assert not CHECKOUT_WORDS.search(done.stdout), f"{line}: names files of a checkout:\n{done.stdout}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Installed]:
+    with tempfile.TemporaryDirectory(prefix="ht-wheel-") as name:  # on a disk: uv links files from its cache
+        folder = Path(name)
+        build = f"{sys.executable} -m hatchling build"
+        succeed("bash", "-c", f"{build} -t sdist -d {folder} && tar -xzf {folder}/*.tar.gz -C {folder}")
+        succeed("bash", "-c", f"cd {folder}/harbortrainer-*/ && {build} -t wheel -d {folder}")
+        (wheel,) = folder.glob("*.whl")
+        yield Installed(folder, wheel)
+
+
+@pytest.fixture
+def served(installed: Installed, server_env: None) -> Iterator[str]:
+    """`backend=... skyrl_tx_url=...` of a server that the wheel's own command has started."""
+    environment = installed.share / "server" / ".venv"
+    if not environment.exists():  # two minutes, if it were made anew
+        environment.symlink_to((ROOT / "server" / ".venv").resolve())
+    port = free_port()
+    said = installed.run(
+        f"harbortrainer server start --background {MODEL}",
+        SKYRL_TX_PORT=str(port), JAX_COMPILATION_CACHE_DIR=str(ROOT / ".state" / "jax-cache"), **SMALL_SERVER,
+    )  # fmt: skip
+    (stop,) = re.findall(r"stop it with (harbortrainer server stop \d+)", said)
+    yield f"backend=skyrl-tx skyrl_tx_url=http://127.0.0.1:{port} model_name={MODEL} tasks_dir={TASKS}"
+    assert "stopped the server" in installed.run(stop)
+
+
+def printed(pattern: str, said: str) -> str:
+    """The command of the only message of this form."""
+    found = re.findall(pattern, said, re.MULTILINE)
+    assert len(found) == 1, said
+    return str(found[0])
+
+
+def test_the_wheel_has_what_commands_need_and_nothing_that_was_made(installed: Installed) -> None:
+    names = [name.partition("/share/harbortrainer/")[2] for name in zipfile.ZipFile(installed.wheel).namelist()]
+    assert {"run_quickstart.sh", "server/launch.py", f"{MODEL}/model.safetensors", "docs/tasks.md"} <= set(names)
+    assert not [name for name in names if ".venv" in name or "__pycache__" in name or name.startswith("tests")]
+
+
+def test_every_command_says_how_it_is_used(installed: Installed) -> None:
+    listed = installed.run("harbortrainer --help").splitlines()
+    names = {" ".join(re.findall(r"^harbortrainer ((?:[a-z]+ ){1,2})", line)).strip() for line in listed}
+    assert {"train", "tasks check", "quickstart", "server start"} <= names
+    scripts = sorted(name for name in names if name.split()[0] in SCRIPTS)
+    others = sorted(names.difference(scripts))
+    program = (
+        f"from harbortrainer.cli.main import main\nfor name in {others}: assert not main([*name.split(), '--help'])"
+    )
+    said = installed.run(f"python -c {shlex.quote(program)}")  # in one process: each would take a second
+    assert [name for name in others if f"harbortrainer {name} " not in said] == []
+    for name in scripts:
+        assert len(installed.run(f"harbortrainer {name} --help")) > 50, name
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "words"),
+    [
+        (f"train backend=skyrl-tx skyrl_tx_url=http://127.0.0.1:9 model_name={MODEL} tasks_dir={TASKS}", 2,
+         "start it with harbortrainer server start MODEL TP"),
+        (f"train backend=skyrl-tx model_name={MODEL} tasks_dir=datasets/terminal-bench-2", 2,
+         "fetch it with harbortrainer datasets bench"),
+        (f"train backend=tinker max_usd=1 model_name={MODEL} tasks_dir={TASKS}", 2, r"\(harbortrainer docs cost\)"),
+        ("docs cost", 0, "^# Cost"),
+        ("docs costs", 2, "error: costs: one of README, agents, "),
+        ("server", 2, "error: give a command; one of start, stop, test"),
+        ("server test http://127.0.0.1:9", 1, "start the server: harbortrainer server start MODEL 1"),
+        ("host start", 1, "error: give --head"),
+        ("setup --everything", 1, "unknown option '--everything'"),
+        ("datasets easy here", 0, "here: 144 tasks"),
+        (f"tasks list {TASKS}", 0, "48 tasks in 12 families"),
+    ],
+)  # fmt: skip
+def test_messages_name_commands_of_the_wheel(installed: Installed, line: str, status: int, words: str) -> None:
+    said = installed.run(f"harbortrainer {line}", status, TINKER_API_KEY="tml-none") if line != "docs cost" else ""
+    said = (
+        said
+        or subprocess.run(
+            [installed.python, "-m", "harbortrainer.cli.main", *line.split()],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )  # a page is that of the repository
+    assert re.search(words, said), said
+
+
+def test_a_run_from_start_to_report_by_printed_commands(installed: Installed, docker_ready: str, served: str) -> None:
+    assert len(re.findall("^ok ", installed.run(f"harbortrainer server test {served.split()[1][13:]}"), re.M)) == 8
+    assert "trials" in installed.run(f"harbortrainer train {served} {SMALL} --dry-run")
+    said = installed.run(f"harbortrainer train {served} {SMALL} run_name=first max_trials=9", 75)
+    resume = printed(r"(harbortrainer train resume=\S+)", said)
+    installed.run(f"{resume} max_trials=0")
+    lines = (
+        "report runs/first", "evaluate show runs/first", "evaluate export runs/first", "replay runs/first",
+        f"export checkpoint=runs/first to=adapter {' '.join(served.split()[:2])}",
+        "doctor clean", f"doctor docker tasks_dir={TASKS}",
+    )  # fmt: skip
+    for line in lines:
+        installed.run(f"harbortrainer {line}")
+    assert (installed.work / "runs/first/report.html").is_file()
+    assert (installed.work / "adapter/adapter_model.safetensors").is_file()
+
+
+@pytest.mark.nightly
+def test_the_demonstration_and_its_continuation(installed: Installed, docker_ready: str, served: str) -> None:
+    """`served`: for the server's environment alone; the demonstration starts its own."""
+    short = "max_steps=2 batch_size=2 group_size=4 eval_tasks=create-6 eval_every=0"
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(ROOT / ".state" / "jax-cache"), "SKYRL_TX_PORT": str(free_port())}
+    said = installed.run(f"harbortrainer quickstart {short} max_trials=9", 75, **cache)
+    again = printed(r"(harbortrainer quickstart resume=)RUN_DIR$", said)
+    folder = printed(r"run directory (\S+)$", said)
+    assert folder.startswith(str(installed.work / "runs"))
+    said = installed.run(f"{again}{shlex.quote(folder)} max_trials=0", **cache)
+    assert "stopped the server" in said and (Path(folder) / "report.html").is_file()
