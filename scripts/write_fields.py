@@ -10,8 +10,9 @@ sys.path.insert(0, str(ROOT))
 from harbortrainer.cli.main import HEADS, TABLE, load  # noqa: E402
 from harbortrainer.cli.output import field_groups  # noqa: E402
 from harbortrainer.commands import SCRIPTS  # noqa: E402
-from harbortrainer.config import SETTINGS, Config, SftConfig, TrialSettings  # noqa: E402
+from harbortrainer.config import SETTINGS, Config, TrialSettings  # noqa: E402
 from harbortrainer.setting import Resume, Setting, settings, shown  # noqa: E402
+from harbortrainer.sft_config import SftConfig  # noqa: E402
 
 PAGE, COMMANDS = ROOT / "docs" / "settings.md", ROOT / "docs" / "commands.md"
 HEAD = """# Settings

@@ -14,7 +14,7 @@ import chz
 from harbortrainer.backend.own_loss import LossSequence
 from harbortrainer.cli.arguments import validate
 from harbortrainer.cli.main import load_environment, until_stopped
-from harbortrainer.config import Config, RunSettings, SftConfig
+from harbortrainer.config import Config, RunSettings
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
@@ -32,6 +32,7 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.metrics import RowSink
 from harbortrainer.sft.arguments import check as check_sft
 from harbortrainer.sft.session import run_sft
+from harbortrainer.sft_config import SftConfig
 from harbortrainer.stopping import SIGNAL_STATUS, Stop
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.outside import Outside, StartWandb

@@ -251,7 +251,17 @@ def _compare(a: Rewards, b: Rewards) -> Comparison:
         return Comparison(difference, stderr, low, high, n, distinguishable)
     more_trials = _more_trials(difference, variance, within, n, float(trials_P.mean()))
     more_tasks = _more_tasks(difference, variance, n)
-    return Comparison(difference, stderr, low, high, n, False, more_trials, more_tasks, within is None)
+    return Comparison(
+        difference,
+        stderr,
+        low,
+        high,
+        n_tasks=n,
+        distinguishable=False,
+        more_trials=more_trials,
+        more_tasks=more_tasks,
+        single_trials=within is None,
+    )
 
 
 def _variance(d_P: np.ndarray, trials: float) -> float:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.docker.daemon import call
-from harbortrainer.docker.integrity.layer import ChangeKind, FileChange, ListedLayer, _listed
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange
+from harbortrainer.docker.integrity.layer import ListedLayer, _listed
 from tests.support.docker_parts import a_run, remove_run, started, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")

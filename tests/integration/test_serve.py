@@ -16,9 +16,9 @@ import openai
 import pytest
 
 from harbortrainer.cli.main import main
-from harbortrainer.config import SftConfig
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.sft.dataset import load_dataset
+from harbortrainer.sft_config import SftConfig
 from tests.conftest import MODEL, ROOT, free_port
 
 KEY = "a-key-of-this-test"

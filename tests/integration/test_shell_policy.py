@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.config import Config, SftConfig
+from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.keeping import cleaning
 from harbortrainer.learning.datums import training_sequences
@@ -17,6 +17,7 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.venue import RunParts
 from harbortrainer.sft.dataset import load_dataset
+from harbortrainer.sft_config import SftConfig
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
 from harbortrainer.venues.harbor.agent_session import AgentService

@@ -25,8 +25,8 @@ from harbortrainer.docker.box.listener import NoPython, ShutOut
 from harbortrainer.docker.checks.preflight import Findings, capacity, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
-from harbortrainer.model_api.exchange import Over
 from harbortrainer.model_api.gate import check_agents
+from harbortrainer.model_api.reply import Over
 from harbortrainer.plugins import known
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.quarantine import UNANSWERED

@@ -8,7 +8,7 @@ import pytest
 
 from harbortrainer.docker.integrity.asked import Asked, Footprint
 from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of, is_made_anew
-from harbortrainer.docker.integrity.layer import ChangeKind, FileChange
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram
 from harbortrainer.venues.harbor.grading import unasked
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from harbortrainer.cli.main import main
-from harbortrainer.config import Config, SftConfig
+from harbortrainer.config import Config
 from harbortrainer.evaluation.arguments import parse
 from harbortrainer.evaluation.session import make_plan as evaluation_plan
 from harbortrainer.sft.dataset import load_dataset
+from harbortrainer.sft_config import SftConfig
 from harbortrainer.tasks.close import WORDS, Known, close, close_note, grams_in
 from harbortrainer.tasks.folders import load_tasks
 from harbortrainer.tasks.sources import SOURCES_FILE

@@ -11,9 +11,10 @@ from harbortrainer.config import Config
 from harbortrainer.learning.batch import assemble
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory, group_trajectories
-from harbortrainer.model_api.exchange import AT_ONCE, SIDE_TURNS, Busy, Exchange, Over, Reply
+from harbortrainer.model_api.exchange import AT_ONCE, SIDE_TURNS, Exchange
 from harbortrainer.model_api.normal import call
 from harbortrainer.model_api.prompts import Prompts
+from harbortrainer.model_api.reply import Busy, Over, Reply
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from tests.support.fakes import let_others_act

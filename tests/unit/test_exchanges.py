@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from harbortrainer.errors import UserError
-from harbortrainer.model_api.exchange import MATCHED, Over, Unavailable
+from harbortrainer.model_api.exchange import MATCHED
+from harbortrainer.model_api.reply import Over, Unavailable
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.serve import exchanges as module

@@ -175,7 +175,7 @@ async def test_a_run_keeps_what_its_trials_depended_on_and_warns_once(
     words = {
         "backend": "skyrl-tx", "skyrl_tx_url": "http://here:1", "model_name": "models/one", "batch_size": 1,
         "tasks_dir": "datasets/quickstart", "tasks_include": "count-1", "group_size": 8, "logs_dir": tmp_path,
-        "run_name": "run", "display": "plain",
+        "run_name": "run",
     }  # fmt: skip
     for epochs in (4, 5):
         recorder = recorded_run.Recorder()

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import chz
 
-from harbortrainer.config import Config, SftConfig
+from harbortrainer.config import Config
 from harbortrainer.setting import settings
+from harbortrainer.sft_config import SftConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

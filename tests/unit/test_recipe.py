@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.config import Config, SftConfig
+from harbortrainer.config import Config
 from harbortrainer.evaluation.arguments import EvalArgs
 from harbortrainer.setting import settings
+from harbortrainer.sft_config import SftConfig
 from harbortrainer.stats import compare
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.teacher import say

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from harbortrainer.docker.integrity.layer import ChangeKind, FileChange
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.records import records_of
 
 SITE = "/usr/lib/python3"

@@ -283,7 +283,7 @@ READERS: dict[str, Callable[[RunDirectory], Any]] = {
     "run.json": run_ids,
     "plan.json": base_model,
     "split.json": lambda run: check_split(run.path, [], []),
-    "effective.json": lambda run: find_start(None, False, PolicyIdentity("m", 8, "r", "off"), "tinker", run),
+    "effective.json": lambda run: find_start(None, PolicyIdentity("m", 8, "r", "off"), "tinker", run),
     "pending_row.json": lambda run: StepRows(run, MetricsLog(run), Budget()).kept(3),
     "conversations.json": lambda run: check_same(run, Dataset([], [], ())),
 }

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tinker
 
-from harbortrainer.config import SftConfig
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.setting import settings, shown
 from harbortrainer.sft.arguments import checked
 from harbortrainer.sft.session import dry_run, run_sft
 from harbortrainer.sft.trainer import SftTrainer
+from harbortrainer.sft_config import SftConfig
 from harbortrainer.stopping import LIMIT_STATUS, Stop
 from tests.support.conversations import conversation, write_conversations, write_run
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside

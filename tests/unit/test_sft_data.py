@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from harbor.llms.chat import Chat
 
-from harbortrainer.config import SftConfig
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
@@ -18,6 +17,7 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.tinker_llm import TinkerLLM
 from harbortrainer.sft.conversation import of_messages
 from harbortrainer.sft.dataset import Dataset, load_dataset
+from harbortrainer.sft_config import SftConfig
 from tests.support.conversations import conversation, write_conversations, write_run
 from tests.support.fakes import CHATML, LLAMA3, QWEN3, ScriptedClient, byte_tokenizer, chat_template
 

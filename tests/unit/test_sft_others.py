@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harbortrainer.config import SftConfig
 from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.solution import terminus_answer
 from harbortrainer.sft.arguments import checked
 from harbortrainer.sft.dataset import Dataset, load_dataset
+from harbortrainer.sft_config import SftConfig
 from tests.support.conversations import conversation, write_conversations, write_run
 from tests.support.fakes import QWEN3, byte_tokenizer, chat_template
 from tests.support.harbor_job import TOOL, terminus, with_tools, write_trial

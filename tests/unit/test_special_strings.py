@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from harbor.llms.chat import Chat
 
-from harbortrainer.config import SftConfig
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -22,6 +21,7 @@ from harbortrainer.run.conversations import Transcriber
 from harbortrainer.run.metrics import turn_metrics
 from harbortrainer.sft.conversation import of_messages
 from harbortrainer.sft.dataset import load_dataset
+from harbortrainer.sft_config import SftConfig
 from tests.support.conversations import conversation, write_conversations
 from tests.support.fakes import ScriptedClient, byte_tokenizer, chat_template, response
 from tests.support.families import FAMILIES, GEMMA3, LLAMA, QWEN, TEKKEN, Family, chat_of

@@ -16,9 +16,10 @@ import pytest
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.model_api.exchange import Exchange, Over
+from harbortrainer.model_api.exchange import Exchange
 from harbortrainer.model_api.gate import FEWEST, judge
 from harbortrainer.model_api.normal import Malformed
+from harbortrainer.model_api.reply import Over
 from harbortrainer.model_api.service import wires
 from tests.conftest import ROOT
 from tests.support.wire_parts import exchange_of

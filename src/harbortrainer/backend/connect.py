@@ -151,7 +151,17 @@ async def _connect(url: str, config: RunSettings, measure: Measure, api: Api, sa
         measuring = measure(session, kind, config.model_name, say)
         contract = await watched(url, "measuring the server", measuring, limits.update_sec, limits.silence_sec)
         undo.pop_all()
-    return Backend(session.service, rest, kind, contract, url, served.get(config.model_name), limits, about, api)
+    return Backend(
+        session.service,
+        rest,
+        kind,
+        contract,
+        url=url,
+        max_context=served.get(config.model_name),
+        limits=limits,
+        about=about,
+        api=api,
+    )
 
 
 def server_url(config: ServerSettings) -> str:

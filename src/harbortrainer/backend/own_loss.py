@@ -89,7 +89,7 @@ def _tensors(sequence: TrainingSequence, logprobs: Tensor) -> LossSequence:
         TrialName.parse(sequence.trial_name).group_name,
         torch.cat([torch.zeros(1), logprobs]),
         torch.tensor(sequence.logprobs_T),
-        torch.tensor(sequence.advantages_T),
-        action_T,
-        ~action_T & (action_T.cumsum(0) > 0),
+        advantages_T=torch.tensor(sequence.advantages_T),
+        action_T=action_T,
+        observation_T=~action_T & (action_T.cumsum(0) > 0),
     )

@@ -9,9 +9,10 @@ from typing import Any
 
 from harbortrainer.backend.contract import CLIP_SETTINGS, Contract, ServerKind
 from harbortrainer.commands import command
-from harbortrainer.config import Config, RunSettings, SftConfig
+from harbortrainer.config import Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.off_policy import CAP
+from harbortrainer.sft_config import SftConfig
 
 # Tinker's own defaults; always sent, so that no server uses others.
 CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}

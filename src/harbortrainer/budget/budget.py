@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.budget.account import PURPOSES, Account, Spending
-from harbortrainer.config import Config, RunSettings, SftConfig
+from harbortrainer.config import Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.model_file import Role, model_of
+from harbortrainer.sft_config import SftConfig
 
 TABLE = Path(__file__).with_name("prices.json")
 MILLION = 1e6

@@ -16,7 +16,9 @@ SILENCE_SEC = 30.0
 async def check(args: HostsArgs) -> int:
     """Exit status. Raises UserError without a cluster, and without any host."""
     config = Config(model_name="", tasks_dir="")
-    job = Job(config, f"doctor-{os.getpid()}", VENUE, load_template, 1, False, SILENCE_SEC)
+    job = Job(
+        config, f"doctor-{os.getpid()}", VENUE, load_template, places=1, powers_of_two=False, silence_sec=SILENCE_SEC
+    )
     if args.skyrl_tx_url:
         config = Config(model_name="", tasks_dir="", backend="skyrl-tx", skyrl_tx_url=args.skyrl_tx_url)
         job = replace(job, config=config, server=args.skyrl_tx_url.rstrip("/"))

@@ -97,7 +97,9 @@ async def evaluated(args: EvalArgs, outside: Outside | None = None) -> tuple[int
         with held(run):
             _announce(plan, run, backend, display)
             level = level_of(config, most_agents)
-            found = await _run(plan, run, backend, solutions, template, outside, display, level)
+            found = await _run(
+                plan, run, backend, solutions, template=template, outside=outside, display=display, level=level
+            )
     value = results.report_json(args, config.model_name, plan.subjects, found)
     write_json(run.path / RESULT, value)
     results.show(value)
@@ -154,7 +156,7 @@ def make_plan(args: EvalArgs) -> EvalPlan:
         )
     found = brought(config, tasks)
     check_same(found, saved.get(KEY, {}))
-    return EvalPlan(args, subjects, sources, tasks, config, continued, found, near)
+    return EvalPlan(args, subjects, sources, tasks, config=config, continued=continued, brought=found, near=near)
 
 
 def _caps(args: EvalArgs, subjects: Sequence[Subject]) -> Iterator[str]:
@@ -268,12 +270,16 @@ async def _run(
         display.keep_log(run)
         try:
             async with contextlib.AsyncExitStack() as stack:
-                users = opened_users(config, backend, sampler, template, outside.open_endpoint)
-                outer: dict[str, Any] = {"observer": display.watcher, "venues": outside.venues}
-                outer["users"] = await stack.enter_async_context(users)
-                rollouts = Rollouts(config, sampler, template, run_id, ledger, **outer, level=level)
+                opened = opened_users(config, backend, sampler, template, outside.open_endpoint)
+                users = await stack.enter_async_context(opened)
+                rollouts = Rollouts(
+                    config, sampler, template, run_id, ledger, level=level, observer=display.watcher,
+                    venues=outside.venues, users=users,
+                )  # fmt: skip
                 await stack.enter_async_context(rollouts.opened(plan.tasks, display.say))
-                runner = Runner(plan, backend, solutions, sampler, rollouts, run, display, template)
+                runner = Runner(
+                    plan, backend, solutions, sampler, rollouts=rollouts, run=run, display=display, template=template
+                )
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)
                     found.append(results.task_results(plan.tasks, groups_P))

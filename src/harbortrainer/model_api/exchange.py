@@ -17,6 +17,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Role, Turn
 from harbortrainer.model_api.normal import digest_after, digests
 from harbortrainer.model_api.prompts import Prompts, letters
+from harbortrainer.model_api.reply import Busy, Call, Over, Reason, Reply
 from harbortrainer.policy.clock import Alarm
 from harbortrainer.policy.conversation import ContextFull, Conversation, Segment
 from harbortrainer.policy.roles import Prompt
@@ -29,45 +30,6 @@ MATCHED = "wire_matched"  # turns whose history was known
 JOINED, REPLAYED = "wire_joined", "wire_replayed"  # repeated requests that got the first one's answer: in flight, there
 TWINS = "wire_twins"  # answers with the normal form of another one to the same history
 SIDE_TURNS = 32  # beside the agent's own: titles, summaries, calls of the policy itself
-
-Reason = Literal["max_turns", "context_length", "timeout", "policy_error", "fault", "closed"]
-
-
-class Over(Exception):
-    """The trial gets no answer any more, or a side call none; `reason`: the trial's stop reason."""
-
-    def __init__(self, reason: Reason, text: str) -> None:
-        super().__init__(text)
-        self.reason: Reason = reason
-
-
-class Busy(Exception):
-    """AT_ONCE samples of this trial are in flight."""
-
-
-class Unavailable(Exception):
-    """No answer now, and perhaps one later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of a tool. `id` names it within the trial; `arguments`: JSON of an object."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What the policy answered. `text`: without thoughts and calls; a call that cannot be read stays in it."""
-
-    text: str
-    thinking: str
-    calls: tuple[Call, ...]
-    truncated: bool
-    prompt_tokens: int
-    sampled_tokens: int
 
 
 @dataclass(slots=True)

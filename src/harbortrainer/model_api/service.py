@@ -25,8 +25,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from harbortrainer.errors import UserError
-from harbortrainer.model_api.exchange import AT_ONCE, Busy, Over, Reply, Unavailable
+from harbortrainer.model_api.exchange import AT_ONCE
 from harbortrainer.model_api.normal import Malformed
+from harbortrainer.model_api.reply import Busy, Over, Reply, Unavailable
 from harbortrainer.model_api.wires.wire import Ask, Head, Wire, error
 from harbortrainer.plugins import known, plugin
 from harbortrainer.policy.conversation import Conversation

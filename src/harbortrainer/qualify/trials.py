@@ -233,7 +233,9 @@ def _result(result: TrialResult, folder: Path, seconds: float) -> QualificationT
     metadata = (result.agent_result.metadata if result.agent_result else None) or {}
     cut = CUT in metadata or any(info.exception_type == LATE for info in recorded(result))
     output = str(metadata.get(OUTPUT, ""))
-    return QualificationTrial(reward, problem, seconds, tuple(again["rewards"]), output, again["work"], cut)
+    return QualificationTrial(
+        reward, problem, seconds, tuple(again["rewards"]), output=output, work=again["work"], cut=cut
+    )
 
 
 def _all_the_same(trial: QualificationTrial, folder: Path) -> QualificationTrial:

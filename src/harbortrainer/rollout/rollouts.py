@@ -102,7 +102,7 @@ class Rollouts:
         """
         self._stop = stop or Stop()
         self._gates = gates = Gates.of(config, level.limit if level else None)
-        self._settings = RunParts(config, sampler, template, run_id, gates, observer, users)
+        self._settings = RunParts(config, sampler, template, run_id, gates=gates, observer=observer, users=users)
         self._rooms = _Rooms(self._settings, venues)
         self._parallel = ParallelLimit(config, gates, level, sampler, self._outages, observer)
         self._policy = outcome_policy(config.outcome_policy)
@@ -191,7 +191,13 @@ class Rollouts:
         patience = self.patience()
         with disk_errors(trials_dir):
             trials_dir.mkdir(parents=True, exist_ok=True)
-        given = (group_size, trials_dir, temperature, on_trajectory, done, weights)
+        requests = [
+            GroupRequest(
+                task, kind, step, problem, size=group_size, trials_dir=trials_dir, temperature=temperature,
+                on_trajectory=on_trajectory, done=done, weights=weights,
+            )
+            for problem, task in enumerate(tasks_P)
+        ]  # fmt: skip
         places = asyncio.Semaphore(at_once or len(tasks_P) or 1)
 
         async def run(request: GroupRequest) -> TrajectoryGroup:
@@ -201,9 +207,7 @@ class Rollouts:
                 return await self.run_group(request, patience)
 
         try:
-            groups_P = await _gather(
-                run(GroupRequest(task, kind, step, problem, *given)) for problem, task in enumerate(tasks_P)
-            )
+            groups_P = await _gather(map(run, requests))
         finally:
             await asyncio.to_thread(self.write_job, trials_dir, len(tasks_P) * group_size)
         if self._stop.asked:

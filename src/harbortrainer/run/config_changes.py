@@ -11,16 +11,7 @@ import chz
 
 from harbortrainer.cli.arguments import given, read_arguments
 from harbortrainer.commands import COMMAND, SFT, TRAIN
-from harbortrainer.config import (
-    ADDRESS,
-    FIXED,
-    LENGTH,
-    NEXT_STEP,
-    SETTINGS,
-    RunSettings,
-    SftConfig,
-    TrialSettings,
-)
+from harbortrainer.config import ADDRESS, FIXED, LENGTH, NEXT_STEP, SETTINGS, RunSettings, TrialSettings
 from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
@@ -28,6 +19,7 @@ from harbortrainer.model_file import with_texts
 from harbortrainer.run.directory import RunDirectory, find_run, open_run_directory
 from harbortrainer.run.earlier_settings import current, removed
 from harbortrainer.setting import UNTIL_SAVED, Resume, settings, shown
+from harbortrainer.sft_config import SftConfig
 
 log = logging.getLogger("harbortrainer")
 # What the rewards of a trial depend on: one group has one setting of each.

@@ -4,9 +4,10 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from harbortrainer.model_api.exchange import Exchange, Reply, Unavailable
+from harbortrainer.model_api.exchange import Exchange
 from harbortrainer.model_api.normal import digests
 from harbortrainer.model_api.prompts import Prompts
+from harbortrainer.model_api.reply import Reply, Unavailable
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import SamplingError

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 import chz
 
 from harbortrainer.cli.arguments import run_problems
-from harbortrainer.config import JOB, SftConfig
+from harbortrainer.config import JOB
 from harbortrainer.errors import refuse
 from harbortrainer.run.config_changes import read_run_arguments
 from harbortrainer.setting import changed, field, problems, settings
+from harbortrainer.sft_config import SftConfig
 from harbortrainer.stopping import Stop
 
 

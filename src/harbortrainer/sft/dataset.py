@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from harbortrainer.commands import PLAN_FILE
-from harbortrainer.config import SftConfig
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import digest
@@ -22,6 +21,7 @@ from harbortrainer.run.directory import DATASET_FILE, RunDirectory, base_model, 
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.sft.conversation import Demonstration, of_messages, of_trajectory
 from harbortrainer.sft.rows import Row, messages_of, rows_of, tools_of
+from harbortrainer.sft_config import SftConfig
 from harbortrainer.tasks.close import WORDS, Known
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.split import SPLIT_FILE

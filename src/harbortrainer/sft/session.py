@@ -13,7 +13,6 @@ from harbortrainer.backend.terms import Terms, agree_on_sft
 from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Budget, Pricing, count, no_price, pricing_of
 from harbortrainer.commands import command
-from harbortrainer.config import SftConfig
 from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
@@ -23,6 +22,7 @@ from harbortrainer.run.ledger import require_ledger
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.sft.dataset import Dataset, check_same, load_dataset
 from harbortrainer.sft.trainer import HELD_OUT, Lessons, SftTrainer, best_step, waited
+from harbortrainer.sft_config import SftConfig
 from harbortrainer.stopping import Stop
 from harbortrainer.tasks.order import TaskOrder
 from harbortrainer.text import counted

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from harbortrainer.backend.datum import CROSS_ENTROPY
-from harbortrainer.config import SftConfig
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.minibatches import normalize
@@ -16,6 +15,7 @@ from harbortrainer.learning.observations import observed_nats, weighed
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.sft.conversation import Demonstration
+from harbortrainer.sft_config import SftConfig
 from harbortrainer.stopping import Stopped, run_until
 from harbortrainer.tasks.order import TaskOrder
 from harbortrainer.training.loop import Loop, LoopParts

@@ -270,10 +270,11 @@ class Flow:
         return GroupRequest(
             task or self._schedule.batch(place.batch)[place.problem],
             "step",
-            *place,
-            config.group_size,
-            self._run.batch("step", place.batch),
-            config.temperature,
-            ended,
-            self._ledger.reusable("step", read_batch(folder, f"{place}-*")),
+            step=place.batch,
+            problem=place.problem,
+            size=config.group_size,
+            trials_dir=self._run.batch("step", place.batch),
+            temperature=config.temperature,
+            on_trajectory=ended,
+            done=self._ledger.reusable("step", read_batch(folder, f"{place}-*")),
         )

@@ -120,7 +120,9 @@ def make_plan(config: Config) -> RunPlan:
         if config.agents_dir is not None:
             agent_pack.check_pack(config, read_json(earlier.path / "versions.json"))
     total_steps = task_order(config, train).total_steps
-    return RunPlan(config, train, held_out, sources, total_steps, earlier, pricing, notes + near)
+    return RunPlan(
+        config, train, held_out, sources, total_steps=total_steps, earlier=earlier, pricing=pricing, notes=notes + near
+    )
 
 
 def _by_difficulty(

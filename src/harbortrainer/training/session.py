@@ -111,7 +111,9 @@ async def prepare(config: Config, outside: Outside) -> Prepared:
         notes = [*notes, described(start)]
     if plan.earlier is None:
         notes = [*notes, *(f"compares with {state.described}" for state in teachers.values())]
-    return Prepared(plan, template, trained, start, teachers, notes, most_agents, found)
+    return Prepared(
+        plan, template, trained, start, teachers=teachers, notes=notes, most_agents=most_agents, brought=found
+    )
 
 
 @contextlib.asynccontextmanager
@@ -131,8 +133,10 @@ async def wire(prepared: Prepared, display: Display, stop: Stop, outside: Outsid
         )
         judge, users = await _judge_and_users(prepared, backend, sampler, outside, stack)
         new = functools.partial(start_directory, plan, backend.contract.sampler)
-        settings = (config, plan.pricing, plan.earlier, new, plan.total_steps, prepared.trained)
-        workspace = open_workspace(*settings, stack=stack, display=display, stop=stop)
+        workspace = open_workspace(
+            config, plan.pricing, plan.earlier, new, total_steps=plan.total_steps, trained=prepared.trained,
+            stack=stack, display=display, stop=stop,
+        )  # fmt: skip
         stop.resume_hint = _resume_hint(workspace.run)
         stop.limit_trials(config.max_trials, workspace.ledger.counts["started"])
         schedule = open_schedule(plan, workspace.run, workspace.ledger, display)
@@ -221,12 +225,12 @@ def _rollouts(
         sampler,
         prepared.template,
         workspace.run_id,
-        workspace.ledger,
-        workspace.stop,
-        workspace.ledger.faults_in_a_row,
-        workspace.display.watcher,
-        outside.venues,
-        level_of(prepared.plan.config, prepared.most_agents, workspace.run.metrics),
-        judge,
-        users,
+        journal=workspace.ledger,
+        stop=workspace.stop,
+        faults=workspace.ledger.faults_in_a_row,
+        observer=workspace.display.watcher,
+        venues=outside.venues,
+        level=level_of(prepared.plan.config, prepared.most_agents, workspace.run.metrics),
+        judge=judge,
+        users=users,
     )

@@ -90,8 +90,9 @@ class Terminus2Trainer(Loop[Config, Parts]):
         async with self._evaluations:
             await self._take_up()
             flow = Flow(
-                parts.rollouts, parts.ledger, parts.stop, self.schedule, self.run_directory, parts.display.finished,
-                lambda: [*parts.policy.losses("sampling"), self._evaluations.failing()],
+                parts.rollouts, parts.ledger, parts.stop, self.schedule,
+                run=self.run_directory, show=parts.display.finished,
+                ends=lambda: [*parts.policy.losses("sampling"), self._evaluations.failing()],
             )  # fmt: skip
             async with flow:
                 while self.step < self.schedule.total_steps:

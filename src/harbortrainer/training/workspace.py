@@ -62,7 +62,16 @@ def open_workspace(
     checkpoints = CheckpointLog(run.checkpoints, keep)
     if (latest := checkpoints.latest()) is not None:
         check_identity(latest, trained, f"resume={run.path}", "start a new run")
-    return Workspace(run, run_ids(run).run_id, earlier is None, ledger, budget, checkpoints, display, stop)
+    return Workspace(
+        run,
+        run_ids(run).run_id,
+        earlier is None,
+        ledger,
+        budget=budget,
+        checkpoints=checkpoints,
+        display=display,
+        stop=stop,
+    )
 
 
 @contextlib.contextmanager

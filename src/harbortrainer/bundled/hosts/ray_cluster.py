@@ -94,7 +94,16 @@ class RayHosts:
         there = HarborVenue(new_trial=venue.new_trial)
         places, powers = n_containers(config), run.sampler.powers_of_two
         server = server_url(config) if config.backend == "skyrl-tx" else ""
-        job = Job(config, run.run_id, there, venue.load_template, places, powers, venue.silence_sec, server)
+        job = Job(
+            config,
+            run.run_id,
+            there,
+            venue.load_template,
+            places=places,
+            powers_of_two=powers,
+            silence_sec=venue.silence_sec,
+            server=server,
+        )
         return RayCluster(job, run)
 
 

@@ -15,8 +15,9 @@ from harbortrainer.docker.daemon import call
 from harbortrainer.docker.integrity.allowed import allowed
 from harbortrainer.docker.integrity.asked import Asked, Footprint
 from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of, is_made_anew
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.footprint import solutions
-from harbortrainer.docker.integrity.layer import ChangeKind, FileChange, way
+from harbortrainer.docker.integrity.layer import way
 from harbortrainer.docker.integrity.mentions import names_of, words_of
 from harbortrainer.docker.integrity.network_files import removal_script
 from harbortrainer.docker.integrity.records import Records, records_of
@@ -102,8 +103,9 @@ class Again:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
         told, named = self._told(seen, found)
         changed = Changed(
-            (*found.contents, *late), found.plain, found.shadows, found.targets, records.listed, records.about, mounted,
-            {one.path for one in late}, named, told, found.made, found.is_new_name,
+            (*found.contents, *late), found.plain, found.shadows, found.targets, packaged=records.listed,
+            about=records.about, mounted=mounted, late={one.path for one in late}, named=named, told=told,
+            made=found.made, is_new_name=found.is_new_name,
         )  # fmt: skip
         return causes_of(changed, seen, asked)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from harbortrainer.docker.integrity.asked import Asked, is_of_content, is_of_user, is_program, is_system
-from harbortrainer.docker.integrity.layer import ChangeKind, FileChange
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.living import EPHEMERAL
 from harbortrainer.docker.integrity.watch import SIGNAL, Process, Seen
 
@@ -125,13 +125,16 @@ class _Judge:
             tuple(unasked),
             tuple(one for one in own if one.path not in left),
             mounted,
-            living,
-            services,
-            tampered,
-            tuple(one for one in counts if one.path in self.changed.late),
-            tuple(one for one in self.seen.sockets if not self._may_listen(one)),
-            bool(tampered) or _DEVICES in mounted or self._came_first(counts, rest) or self._is_no_service(living),
-            any(self._may_be_work(one) for one in counts),
+            processes=living,
+            services=services,
+            tampered=tampered,
+            late=tuple(one for one in counts if one.path in self.changed.late),
+            sockets=tuple(one for one in self.seen.sockets if not self._may_listen(one)),
+            hooked=bool(tampered)
+            or _DEVICES in mounted
+            or self._came_first(counts, rest)
+            or self._is_no_service(living),
+            may_be_work=any(self._may_be_work(one) for one in counts),
         )
 
     def _served(self) -> set[str]:

@@ -15,8 +15,6 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -24,6 +22,7 @@ from typing import IO, Any, Protocol
 from harbortrainer.docker.box.archive import READ, archived, raise_for_status, stat_of, url_of
 from harbortrainer.docker.box.one_off import one_off
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.image_files import OPAQUE, ImageFiles, has, mode_of, way
 
 _CAP_SYS_ADMIN = 21  # without it the kernel hides overlayfs' own attributes
@@ -40,26 +39,6 @@ MOST_CHANGES = 100_000  # that are looked at
 _MOST_SORTED = 10_000  # all threads wait for a sort
 _GONE = (FileNotFoundError, NotADirectoryError)  # a process of the agent has removed it just now
 _folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
-
-
-class ChangeKind(StrEnum):
-    ADDED = "added"  # the image has nothing there
-    CHANGED = "changed"  # content, kind or attributes
-    REMOVED = "removed"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class FileChange:
-    """`folder`: the container has a folder there. `stamp`: equal stamps = not written between two looks; None = none.
-
-    A changed folder is no change; its entries are. `shallow`: a folder above a system path, to restore without entries.
-    """
-
-    path: str
-    kind: ChangeKind
-    folder: bool = False
-    stamp: tuple[int, int] | None = None
-    shallow: bool = False
 
 
 class Layer(Protocol):

@@ -40,7 +40,7 @@ class Process(NamedTuple):
 
 ENDED = 0
 EPHEMERAL = 32_768  # the kernel chooses ports from here for who names none
-_ENDED = Process("", 0, "(ended)", -1, [], [], [])
+_ENDED = Process("", 0, "(ended)", -1, ports=[], writes=[], sockets=[])
 
 
 class Look:
@@ -75,7 +75,7 @@ class Look:
         named = sorted(one for one in held if isinstance(one, str))[:MOST_WRITES]
         name = _text(f"/proc/{pid}/comm").rstrip("\n")
         ran = -1 if fields[0] in "RD" else self._ran(pid)  # on a busy machine it may wait for seconds
-        self.processes[pid] = Process(fields[19], inner_of(pid), name, ran, ports, writes, named)
+        self.processes[pid] = Process(fields[19], inner_of(pid), name, ran, ports=ports, writes=writes, sockets=named)
 
     def _ran(self, pid: int) -> int:
         threads = threads_of(pid, self._threads + 1)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from harbortrainer.docker.integrity.layer import ChangeKind, FileChange
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 
 _WHEEL, _NPM = ".dist-info/RECORD", "/node_modules/.package-lock.json"
 _DPKG, _LIST = "/var/lib/dpkg/info/", ".list"

@@ -18,16 +18,8 @@ from harbortrainer.docker.box.one_off import one_off
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.integrity.cause import is_made_anew
-from harbortrainer.docker.integrity.layer import (
-    MOST_CHANGES,
-    ChangeKind,
-    FileChange,
-    ImageFiles,
-    Layer,
-    entry,
-    layer_of,
-    way,
-)
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange
+from harbortrainer.docker.integrity.layer import MOST_CHANGES, ImageFiles, Layer, entry, layer_of, way
 
 NOTHING = "/.put-away"  # does not exist
 _PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")  # the PATH of most images

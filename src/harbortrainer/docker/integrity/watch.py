@@ -268,17 +268,17 @@ def _parsed(found: Any) -> Seen:
             frozenset(map(str, found["written"])),
             tuple(map(str, found["tampered"])),
             _processes(found["processes"]),
-            readers,
-            {
+            readers=readers,
+            programs={
                 int(pid): WatchProgram(int(one["parent"]), str(one["cwd"]), tuple(map(str, one["words"])))
                 for pid, one in found["programs"].items()
             },
-            bool(found["unseen"]),
-            frozenset(map(str, found["late"])),
-            bool(found["moved"]),
-            frozenset(map(int, found["made"])),
-            bool(found["changed"]),
-            tuple(map(str, found["sockets"])),
+            unseen_memory=bool(found["unseen"]),
+            late=frozenset(map(str, found["late"])),
+            moved=bool(found["moved"]),
+            made=frozenset(map(int, found["made"])),
+            changed=bool(found["changed"]),
+            sockets=tuple(map(str, found["sockets"])),
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error
@@ -293,9 +293,9 @@ def _processes(found: Any) -> tuple[Process, ...]:
                 tuple(map(int, one["ports"])),
                 bool(one["ran"]),
                 tuple(map(str, one["writes"])),
-                int(one["pid"]),
-                tuple(map(str, one["sockets"])),
-                bool(one["busy"]),
+                pid=int(one["pid"]),
+                sockets=tuple(map(str, one["sockets"])),
+                busy=bool(one["busy"]),
             )
             for one in found
         )

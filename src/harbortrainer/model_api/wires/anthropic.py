@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harbortrainer.model_api.exchange import Reply
 from harbortrainer.model_api.normal import Malformed, arranged, call, text_of, tool
+from harbortrainer.model_api.reply import Reply
 from harbortrainer.model_api.wires.wire import Ask, Head, Wire, ask, event
 
 BILLING = "x-anthropic-billing-header"  # begins a system block that changes with each version of the client
@@ -77,4 +77,4 @@ def _failure(error: dict[str, Any]) -> str:
 
 
 PATH = "/v1/messages"
-WIRE = Wire(PATH, read, whole, stream, _failure, event("ping"), f"{PATH}/count_tokens")
+WIRE = Wire(PATH, read, whole, stream, failure=_failure, ping=event("ping"), counting=f"{PATH}/count_tokens")

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harbortrainer.model_api.exchange import Reply
 from harbortrainer.model_api.normal import Malformed, arranged, call, text_of, tool
+from harbortrainer.model_api.reply import Reply
 from harbortrainer.model_api.wires.wire import Ask, Head, Wire, ask
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}

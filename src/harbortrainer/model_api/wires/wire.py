@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harbortrainer.model_api.exchange import Reply
 from harbortrainer.model_api.normal import Malformed
+from harbortrainer.model_api.reply import Reply
 from harbortrainer.policy.tools import Message, Tool
 
 

@@ -78,7 +78,9 @@ class HarborRoom:
             if config.hosts == "none":
                 window = await in_daemon_thread(self._docker.window, config.images_gb, self._run_id)
             works = partial(self._docker.network_works, run_id=self._run_id)
-            supply = ImageSupply(make, builds_at_once(), config.outage_limit_sec, say, len(folders), window, works)
+            supply = ImageSupply(
+                make, builds_at_once(), config.outage_limit_sec, say, n_tasks=len(folders), window=window, works=works
+            )
             try:
                 network = in_daemon_thread(self._docker.open_network, folders)
                 await asyncio.gather(warm_up(config), network)

@@ -173,7 +173,9 @@ class Words:
 def make_case(kind: Kind, words: Words, rng: random.Random) -> Case:
     """A customer with one order."""
     name, item = f"{words.word()} {words.word()}", rng.choice(ITEMS)
-    return Case(kind, name, item, words.word(), words.word(), words.word(), rng.choice(kind.wordings))
+    return Case(
+        kind, name, item, words.word(), city=words.word(), new_city=words.word(), wording=rng.choice(kind.wordings)
+    )
 
 
 @dataclass(frozen=True, slots=True)
