@@ -26,7 +26,6 @@ from harbortrainer.probe.session import RANK, ProbeSession
 from harbortrainer.stopping import run_until
 
 SERVER = "server"  # a group of rows
-CHANGING = ("instance", "memory")  # of what a server says about itself: not the same after each start
 IDENTITY_LIMIT_SEC = 10.0
 log = logging.getLogger("harbortrainer")
 

@@ -34,7 +34,8 @@ def _joined(saved: Mapping[str, Any]) -> dict[str, Any]:
         found["advantage"] = saved["advantage_baseline"]
     if saved.get("reward_weight") == 0:
         found["advantage"] = "none"
-    if saved.get("difficulty") and (band := saved.get("band", BAND)) != BAND:
+    everywhere = FORMER["band"].default
+    if saved.get("difficulty") and (band := saved.get("band", everywhere)) != everywhere:
         found["difficulty"] = f"{saved['difficulty']}@{shown(band)}"
     for now, parts in PAIRS.items():
         given = [saved.get(name) for name in parts]
@@ -49,7 +50,6 @@ def _kept_keys(name: str, value: Any) -> Any:
     return {key: one for key, one in value.items() if f"{name}.{key}" not in FORMER}
 
 
-BAND = [0.1, 0.9]
 PAIRS = {
     "clip_thresholds": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
     "dppo": {"dppo_divergence": "tv", "dppo_threshold": 0.1},
