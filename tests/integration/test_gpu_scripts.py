@@ -193,7 +193,7 @@ def test_seeds_run_at_once_on_gpus_of_their_own(tmp_path: Path) -> None:
     write_ledger(tmp_path / "a", {0: {"sort-9": [0.0, 0.0]}, 2: {"sort-9": [1.0, 0.0]}})
     label = f"seeds-{tmp_path.name}"
     mine = f'mkdir -p "runs/$LABEL-x"; cp {tmp_path}/a/ledger.jsonl "runs/$LABEL-x/"; touch {tmp_path}/at-$PORT'
-    both = f"until [ -e {tmp_path}/at-8 ] && [ -e {tmp_path}/at-9 ]; do sleep 0.1; done"  # none ends before the other begins
+    both = f"until [ -e {tmp_path}/at-8 ] && [ -e {tmp_path}/at-9 ]; do sleep 0.1; done"
     (tmp_path / "phases").write_text(
         f'one! 60 {mine}; {both}; echo "$CUDA_VISIBLE_DEVICES,$R_SFT,$R_TRAIN,$TASKS" >{tmp_path}/$PORT\n'
     )

@@ -1,9 +1,11 @@
 """What a trace tells of a process that it follows. Needs root."""
 
+import contextlib
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -80,3 +82,77 @@ def test_many_calls_hide_none(trace: Trace) -> None:
     calls = "attach = ctypes.CDLL(None).ptrace\nfor _ in range(300): attach(16, 1 << 21, 0, 0)"
     assert len(followed(trace, calls)) == MOST_CALLS
     assert trace.lost
+
+
+def acting(act: str) -> subprocess.Popen[bytes]:
+    """A process that acts once it is told to."""
+    return subprocess.Popen([sys.executable, "-c", ACTS + act], stdin=subprocess.PIPE)
+
+
+ATTACH = "ctypes.CDLL(None).ptrace(16, 1 << 21, 0, 0)"
+CHILD = f"""
+if not os.fork():
+    {ATTACH}
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_containers_share_an_instance_and_each_has_its_own_events() -> None:
+    traces = Traces()
+    lent = [traces.lend() for _ in range(3)]
+    try:
+        acts = (CHILD, "os.truncate('/dev/null', 0)", "pass")
+        with contextlib.ExitStack() as running:
+            processes = [running.enter_context(acting(f"try: exec({act!r})\nexcept OSError: pass")) for act in acts]
+            for trace, process in zip(lent, processes, strict=True):
+                assert trace is not None and trace.instance is traces._instances[0]
+                trace.follow({process.pid})
+            for process in processes:
+                process.communicate(b"\n")
+        attaching, cutting, idle = (one for one in lent if one is not None)
+        traces.give_back(idle)
+        assert [call.name for call in attaching.take()] == ["ptrace"] and len(attaching.forked) == 1
+        assert cutting.take() == [] and not cutting.forked and cutting.moved and not attaching.moved
+        assert not attaching.lost and not cutting.lost
+        assert idle.take() == [] and not idle.moved
+    finally:
+        traces.close()
+
+
+@pytest.mark.parametrize("name", ["a\\n-99 [001] xyz", "\\n", "CPU:1 [LOST 1", "\\nCPU:1 [LOST 1", "-1   [000] 1.1:"])
+def test_a_programs_name_hides_nothing(trace: Trace, name: str) -> None:
+    (call,) = followed(trace, f"ctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n{CHILD}")
+    assert call.name == "ptrace" and len(trace.forked) == 1 and not trace.lost
+
+
+def test_nothing_is_recorded_where_nothing_is_lent() -> None:
+    traces = Traces()
+    try:
+        (instance,) = traces._instances
+        recorded = Path(instance._folder) / "events" / "sched" / "sched_process_fork" / "enable"
+        for _ in range(2):
+            first, second = traces.lend(), traces.lend()
+            assert first is not None and second is not None and followed(first, CHILD)
+            traces.give_back(second)
+            assert recorded.read_text() == "1\n", "one is lent"
+            traces.give_back(first)
+            assert recorded.read_text() == "0\n"
+    finally:
+        traces.close()
+
+
+def test_what_a_container_does_that_is_not_watched_any_more_is_not_told_of_another() -> None:
+    traces = Traces()
+    ended, watched = traces.lend(), traces.lend()
+    assert ended is not None and watched is not None
+    try:
+        with acting(CHILD) as left, acting("os.truncate('/dev/shm/none', 0)") as other:
+            ended.follow({left.pid})
+            watched.follow({other.pid})
+            traces.give_back(ended)
+            for process in (left, other):
+                process.communicate(b"\n")
+        assert watched.take() == [] and watched.moved and not watched.forked and not watched.lost
+    finally:
+        traces.close()

@@ -1,24 +1,27 @@
 """System calls by which a process reaches another one's memory or files, and signals, seen by tracefs. Needs root.
 
 A part of watcher.py's program, with the standard library alone. A trace follows given threads and all that they start;
-other processes of the machine are not recorded, but while a trace is on, each of their system calls takes longer
+other processes of the machine are not recorded, but while there are traces, each of their system calls takes longer
 (docs/threats.md).
 """
 
 import contextlib
 import ctypes
+import itertools
 import os
 import re
 import secrets
 import threading
+from collections.abc import Iterator
 from typing import NamedTuple
 
 PREFIX = "harbortrainer-"  # of the names of instances
 MOUNTED = "/sys/kernel/tracing"
-BUFFER_KB = 64  # for each processor
-SPARE = 4  # instances that wait: to make and remove one takes 0.1 s
+BUFFER_KB = 256  # for each processor
+MOST_INSTANCES, SHARED_BY = 4, 8  # of one program; containers, from which on there is another
+MOST_STRAYS, MOST_OWNED = 1024, 1 << 18
 MOST_CALLS, MOST_FORKED = 256, 65_536  # that are kept; a quarter of the machine's numbers for processes at most
-MOST_READS = 256  # of a page each, at a time
+MOST_READS = 1024  # of two pages each, at a time; beyond that some are lost
 _PTRACE, _READ, _WRITE, _FILE = "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"
 _LIMIT = "prlimit"
 # By number, also as programs of 32 bits make them, which the events named after calls leave out.
@@ -49,12 +52,15 @@ _CHANGES = {
 }
 _ATTACH, _SEIZE = 16, 0x4206  # all other requests need one of these first, or concern the caller's own children
 _MOST_PID = 1 << 22
+# The kernel pads a program's name, in which anything may stand, to 16 bytes.
+_HEAD = re.compile(rb"(?s)(?:^|\n).{16}-(\d+) +\[\d+\] [^:\n]*?\d+\.\d+: ")
+_LOST = re.compile(rb"(?m)^CPU:\d+ \[LOST \d+ EVENTS\]\n")  # longer than a name
 _CALL = re.compile(rb"sys_enter: NR (\d+) \(([0-9a-f]+), ([0-9a-f]+), ([0-9a-f]+),")
-_FORK = re.compile(rb"child_pid=(\d+)$")  # the line before it may be a part of a program's name
-_SIGNAL = re.compile(rb" pid=(\d+) grp=\d+ res=\d+$")
+_FORK = re.compile(rb"(?s)sched_process_fork: .* child_pid=(\d+)$")
+_SIGNAL = re.compile(rb"(?s)signal_generate: .* pid=(\d+) grp=\d+ res=\d+$")
 _PORT = re.compile(rb"inet_sock_set_state: .* sport=(\d+) ")
 _UDP = re.compile(rb"fib_table_lookup: .* proto 17 [\d.]+/(\d+) -> ")  # the sender's port
-_LOST, _TRUNCATES, _RING_LISTENS = b"[LOST", b"sys_open", b"io_uring_submit_req: "
+_TRUNCATES, _RING_LISTENS = b"sys_open", b"io_uring_submit_req: "
 # Not those of children that end, nor what is ignored, nor timers of others that ring while a followed process runs.
 _SIGNALS = "sig != 17 && result != 1 && !(common_flags & 24)"
 _LISTENS = "newstate == 10"  # TCP_LISTEN
@@ -79,7 +85,7 @@ class Call(NamedTuple):
 
 
 class Trace:
-    """An instance of the tracer, which one container uses at a time.
+    """What is recorded of one container.
 
     `followed`: given threads; `forked`: what they have started; `lost`: some are missing there. `moved`: they may have
     renamed or linked something, `changed`: or made, deleted, given rights. `signalled`: others that they sent signals.
@@ -87,12 +93,11 @@ class Trace:
     listen, or bound a name, on something else.
     """
 
-    def __init__(self, root: str, machine: str) -> None:
-        """Raises OSError."""
+    def __init__(self, instance: "Instance", machine: str) -> None:
+        self.instance = instance
         self._calls, self._moves, self._changes = _CALLS[machine], _MOVES[machine], _CHANGES[machine]
         self._listens, self._binds, self._opens = _LISTEN[machine], _BIND[machine], _SOCKET[machine]
         self.moved = self.changed = False
-        self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         self.followed: set[int] = set()
         self.forked: set[int] = set()
         self.signalled: set[int] = set()
@@ -100,30 +105,7 @@ class Trace:
         self._listened = self._bound = 0
         self._datagrams = False  # one of a Unix kind was made
         self.lost = False
-        self._rest = b""
-        with open("/proc/sys/kernel/pid_max") as file:
-            self._most = min(MOST_FORKED, int(file.read()) // 4)
-        os.mkdir(self._folder)
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.rmdir, self._folder)
-            # Nobody can remove the instance while this is open.
-            self._pipe = os.open(f"{self._folder}/trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            undo.callback(os.close, self._pipe)
-            self._write("buffer_size_kb", str(BUFFER_KB))
-            self._write("options/context-info", "0")
-            self._write("options/event-fork", "1")
-            numbers = {*self._calls, *self._moves, *self._changes, *self._listens, *self._binds, *self._opens, _SOCKETS}
-            self._events = {
-                "raw_syscalls/sys_enter": " || ".join(f"id == {number}" for number in sorted(numbers)),
-                "sched/sched_process_fork": "", "signal/signal_generate": _SIGNALS,
-                "sock/inet_sock_set_state": _LISTENS,
-            }  # fmt: skip
-            more = {event: kept for event, kept in _MORE.items() if os.path.isdir(f"{self._folder}/events/{event}")}
-            self._events |= more
-            for event, kept in self._events.items():
-                if kept:
-                    self._write(f"events/{event}/filter", kept)
-            self._undo = undo.pop_all()
+        self._found: list[Call] = []
 
     @property
     def listened(self) -> int:
@@ -131,51 +113,39 @@ class Trace:
 
     def follow(self, threads: set[int]) -> None:
         """Follow these threads too, and all that they start from now on. Raises OSError."""
-        self._write("set_event_pid", " ".join(map(str, threads)), os.O_APPEND)
+        self.instance.follow(self, threads)
         self.followed |= threads
-        for event in self._events:
-            self._write(f"events/{event}/enable", "1")
 
     def take(self) -> list[Call]:
         """The calls since the last time, at most MOST_CALLS; takes in `forked`, too."""
-        found: list[Call] = []
-        for _ in range(MOST_READS):
-            if not (data := self._read()):
-                break
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            for line in lines:
-                if (fork := _FORK.search(line)) and len(self.forked) < self._most:
-                    self.forked.add(int(fork[1]))
-                elif fork or _LOST in line:
-                    self.lost = True
-                elif signal := _SIGNAL.search(line):
-                    self._signal(int(signal[1]))
-                elif port := _PORT.search(line):
-                    self.ports.add(f"tcp {int(port[1])}")
-                    self._listened -= 1
-                elif port := _UDP.search(line):
-                    self.ports.add(f"udp {int(port[1])}")
-                elif line.startswith(_RING_LISTENS):
-                    self._listened += 1
-                elif line.startswith(_TRUNCATES):
-                    self.moved = True
-                elif call := self._call(line):
-                    found.append(call)
+        with self.instance.lock:
+            self.instance.read()
+            found, self._found = self._found, []
         self.lost |= len(found) > MOST_CALLS
         return found[:MOST_CALLS]
+
+    def note(self, event: bytes) -> None:
+        """Take in an event of a followed thread that started none."""
+        if signal := _SIGNAL.match(event):
+            self._signal(int(signal[1]))
+        elif port := _PORT.match(event):
+            self.ports.add(f"tcp {int(port[1])}")
+            self._listened -= 1
+        elif port := _UDP.match(event):
+            self.ports.add(f"udp {int(port[1])}")
+        elif event.startswith(_RING_LISTENS):
+            self._listened += 1
+        elif event.startswith(_TRUNCATES):
+            self.moved = True
+        elif (call := self._call(event)) and len(self._found) <= MOST_CALLS:
+            self._found.append(call)
 
     def _signal(self, thread: int) -> None:
         if thread not in self.followed and thread not in self.forked and len(self.signalled) < MOST_CALLS:
             self.signalled.add(thread)
 
-    def _read(self) -> bytes:
-        try:
-            return os.read(self._pipe, 1 << 16)
-        except BlockingIOError:
-            return b""
-
-    def _call(self, line: bytes) -> Call | None:
-        if not (found := _CALL.search(line)):
+    def _call(self, event: bytes) -> Call | None:
+        if not (found := _CALL.match(event)):
             return None
         number, (first, second, third) = int(found[1]), (int(one, 16) for one in found.groups()[1:])
         name = self._calls.get(number)
@@ -195,16 +165,127 @@ class Trace:
         target = second if name == _PTRACE else first
         return Call(name, target) if 0 < target <= _MOST_PID else None
 
-    def clear(self) -> None:
-        """Follow nobody. Raises OSError."""
-        for event in self._events:
-            self._write(f"events/{event}/enable", "0")
-        self._write("set_event_pid", "\n")
-        while self._read():
-            pass
-        self.followed, self.forked, self.signalled, self.ports = set(), set(), set(), set()
-        self._listened = self._bound = 0
-        self.lost, self.moved, self.changed, self._datagrams, self._rest = False, False, False, False, b""
+
+class Instance:
+    """An instance of the tracer, which some containers share: an event belongs to the one whose thread makes it.
+
+    `lent`: their traces.
+    """
+
+    def __init__(self, root: str, machine: str) -> None:
+        """Raises OSError."""
+        self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        self.lock = threading.RLock()
+        self.lent: set[Trace] = set()
+        self._recording = False
+        self._owners: dict[int, Trace | None] = {}  # None: of a container that is not watched any more
+        self._strays: dict[int, list[bytes]] = {}  # of threads whose start was written at the same time
+        with open("/proc/sys/kernel/pid_max") as file:
+            self._most = min(MOST_FORKED, int(file.read()) // 4)
+        os.mkdir(self._folder)
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.rmdir, self._folder)
+            # Nobody can remove the instance while this is open.
+            self._pipe = os.open(f"{self._folder}/trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            undo.callback(os.close, self._pipe)
+            self._write("buffer_size_kb", str(BUFFER_KB))
+            self._write("trace_clock", "global")  # a thread's start comes before what it does
+            self._write("options/event-fork", "1")
+            self._events = self._filtered(machine)
+            for event, kept in self._events.items():
+                if kept:
+                    self._write(f"events/{event}/filter", kept)
+            self._undo = undo.pop_all()
+
+    def _filtered(self, machine: str) -> dict[str, str]:
+        """Event -> its filter; "" = none."""
+        numbers = {*_CALLS[machine], *_MOVES[machine], *_CHANGES[machine], _SOCKETS}
+        numbers |= {*_LISTEN[machine], *_BIND[machine], *_SOCKET[machine]}
+        more = {event: kept for event, kept in _MORE.items() if os.path.isdir(f"{self._folder}/events/{event}")}
+        return {
+            "raw_syscalls/sys_enter": " || ".join(f"id == {number}" for number in sorted(numbers)),
+            "sched/sched_process_fork": "", "signal/signal_generate": _SIGNALS,
+            "sock/inet_sock_set_state": _LISTENS,
+        } | more  # fmt: skip
+
+    def follow(self, trace: Trace, threads: set[int]) -> None:
+        """Record what these threads and all that they start do. Raises OSError."""
+        with self.lock:
+            self._owners |= dict.fromkeys(threads, trace)
+            self._write("set_event_pid", " ".join(map(str, threads)), os.O_APPEND)
+            if not self._recording:
+                for event in self._events:
+                    self._write(f"events/{event}/enable", "1")
+                self._recording = True
+
+    def read(self) -> None:
+        """Give each trace its events. The caller has the lock."""
+        for number, page in enumerate(self._pages()):
+            data, lost = _LOST.subn(b"", page)
+            if lost or number == MOST_READS:
+                self._lose()
+            heads = [*_HEAD.finditer(data)]
+            for head, after in itertools.zip_longest(heads, heads[1:]):
+                end = after.start() if after else len(data) - 1  # without its end
+                self._note(int(head[1]), data[head.end() : end])
+            if number == MOST_READS:
+                return
+
+    def _pages(self) -> Iterator[bytes]:
+        """Events that wait, each page whole."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._pipe, 1 << 16):
+                yield data
+
+    def _note(self, thread: int, event: bytes) -> None:
+        if thread not in self._owners:
+            if sum(map(len, self._strays.values())) >= MOST_STRAYS:
+                self._strays.clear()
+                self._lose()
+            self._strays.setdefault(thread, []).append(event)
+            return
+        owner = self._owners[thread]
+        if fork := _FORK.match(event):
+            self._start(int(fork[1]), owner)
+        elif owner is not None and not event.startswith(b"sched_process_fork: "):
+            owner.note(event)
+        elif owner is not None:
+            owner.lost = True
+
+    def _start(self, thread: int, owner: Trace | None) -> None:
+        self._owners[thread] = owner
+        if owner is not None and len(owner.forked) < self._most:
+            owner.forked.add(thread)
+        elif owner is not None:
+            owner.lost = True
+        if len(self._owners) > MOST_OWNED:
+            self._owners = {
+                one: trace for one, trace in self._owners.items() if trace or os.path.exists(f"/proc/{one}")
+            }
+        for event in self._strays.pop(thread, ()):
+            self._note(thread, event)
+
+    def _lose(self) -> None:
+        for trace in self.lent:
+            trace.lost = True
+
+    def give_back(self, trace: Trace) -> None:
+        """What its threads do from now on is nobody's, and is not recorded any more where nothing else is lent.
+
+        To begin and to end takes the kernel 50 ms and more. Raises OSError.
+        """
+        with self.lock:
+            self.lent.discard(trace)
+            self._owners |= dict.fromkeys((*trace.followed, *trace.forked), None)
+            if not self.lent and self._recording:
+                for event in self._events:
+                    self._write(f"events/{event}/enable", "0")
+                self._write("set_event_pid", "\n")
+                for _ in self._pages():
+                    pass
+                self._recording = False
+                self._owners.clear()
+                self._strays.clear()
 
     def remove(self) -> None:
         """Raises OSError."""
@@ -225,8 +306,7 @@ class Traces:
         """`mounted`: where tracefs is expected; elsewhere it is mounted for this program alone."""
         self.why = ""
         self._lock = threading.Lock()
-        self._free: list[Trace] = []
-        self._lent: set[Trace] = set()
+        self._instances: list[Instance] = []
         self._machine = os.uname().machine
         self._root, self._mount = mounted, -1
         if self._machine not in _CALLS:
@@ -237,7 +317,7 @@ class Traces:
                 self._mount = _own_mount()
                 self._root = f"/proc/self/fd/{self._mount}"
             self._remove_stale()
-            self._free.append(Trace(self._root, self._machine))
+            self._instances.append(Instance(self._root, self._machine))
         except OSError as error:
             self.why = f"tracefs: {error}"
 
@@ -252,27 +332,25 @@ class Traces:
         """None where containers cannot be traced."""
         if self.why:
             return None
-        with self._lock, contextlib.suppress(OSError):
-            trace = self._free.pop() if self._free else Trace(self._root, self._machine)
-            self._lent.add(trace)
+        with self._lock:
+            instance = min(self._instances, key=lambda one: len(one.lent))
+            if len(instance.lent) >= SHARED_BY and len(self._instances) < MOST_INSTANCES:
+                with contextlib.suppress(OSError):
+                    instance = Instance(self._root, self._machine)
+                    self._instances.append(instance)
+            trace = Trace(instance, self._machine)
+            with instance.lock:
+                instance.lent.add(trace)
             return trace
-        return None
 
     def give_back(self, trace: Trace) -> None:
-        """Takes 50 ms, in which the kernel waits."""
         with contextlib.suppress(OSError):
-            trace.clear()
-            with self._lock:
-                self._lent.discard(trace)
-                if len(self._free) < SPARE:
-                    self._free.append(trace)
-                    return
-            trace.remove()
+            trace.instance.give_back(trace)
 
     def close(self) -> None:
-        for trace in (*self._free, *self._lent):
+        for instance in self._instances:
             with contextlib.suppress(OSError):
-                trace.remove()
+                instance.remove()
         if self._mount >= 0:
             os.close(self._mount)
 
