@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import volumes
+from harbortrainer.docker.images.image import task_reference
+from harbortrainer.docker.images.layers import layers
 from tests.support.plain_container import plain_reward, product_trial
 from tests.support.task_folder import write_task
 
@@ -41,6 +44,9 @@ async def test_work_in_a_volume_is_graded(tmp_path: Path, solved: bool) -> None:
     trial = await product_trial(make_task(tmp_path, solved=solved), WORK + UNASKED)
     assert trial.reward == 1, trial.fault
     assert list((tmp_path / "trials").glob("*/causes.json")), "it was verified a second time"
+    image = task_reference(tmp_path / "task" / "environment")
+    ids = [engine().inspect_image(name)["Id"] for name in (image, volumes.without_volumes(image))]
+    assert ids[0] != ids[1] and layers(ids[0]) == layers(ids[1]), "it takes no room of its own"
 
 
 @pytest.mark.parametrize("solved", [True, False])
