@@ -4,13 +4,18 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
+from harbortrainer.docker.integrity import privileged
 from tests.conftest import ROOT
+from tests.integration.test_unasked import make_task as system_task
 from tests.support.another_user import another_user
+from tests.support.docker_parts import a_run, remove_run
 from tests.support.quiet_attacks import HONEST, QUIET, Quiet, quiet_task, serving
+from tests.support.system_attacks import ATTACKS
 from tests.support.unseen_attacks import SCRATCH, UNSEEN, Unseen, unseen_task
 from tests.support.unseen_attacks import serving as unseen_serving
 
@@ -50,3 +55,28 @@ def test_what_no_opened_file_shows_counts(tmp_path: Path, name: str) -> None:
     one: Unseen = UNSEEN_ONES[name]
     found = reward(unseen_task(tmp_path / "own"), unseen_serving(one))
     assert found == "1.0" if name == "honest" else found in ("0.0", "None")
+
+
+@pytest.mark.parametrize("solved", [True, False])
+def test_a_name_that_docker_diff_cannot_write_is_undone(tmp_path: Path, solved: bool) -> None:
+    attack = ATTACKS["pth-with-an-odd-name"]
+    task = system_task(tmp_path / "own" / "task", way=attack.way)
+    if not solved:
+        shutil.rmtree(task / "solution")
+    assert reward(task, attack.script) == "0.0"
+
+
+def test_the_helper_runs_a_python_whose_library_only_the_machine_finds(tmp_path: Path) -> None:
+    """As with one in /opt that is named in /etc/ld.so.conf: the helper has no ld.so.cache."""
+    run, library = a_run("test-helper"), f"{sysconfig.get_config_var('LIBDIR')}\0".encode()
+    program = Path(sys.executable).resolve().read_bytes()
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED") or library not in program:
+        pytest.skip("this Python has its library in itself, or where every program looks")
+    (tmp_path / "python").write_bytes(program.replace(library, bytes(len(library))))
+    (tmp_path / "python").chmod(0o755)
+    helper = privileged._InContainer([str(tmp_path / "python"), "-I", "-S", "-c", "print(6 * 7)"], run)
+    try:
+        assert b"".join(helper.chunks()) == b"42\n"
+    finally:
+        helper.close()
+        remove_run(run)

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -97,6 +99,10 @@ def address_of(container: str) -> str:
     return joined["IPAddress"]
 
 
+def jumps() -> str:
+    return run("iptables", "-t", "mangle", "-S", "INPUT")
+
+
 @pytest.fixture(params=[True, False], ids=["own-namespaces", "used-namespaces"])
 async def own(request: pytest.FixtureRequest, tmp_path: Path) -> bool:
     """Whether each trial gets a namespace of its own; otherwise two trials have ended, and others use theirs."""
@@ -125,16 +131,67 @@ async def test_trials_reach_the_outside_but_neither_each_other_nor_the_host(
             assert not any(reached), dict(zip(local, reached, strict=True))
 
 
-async def test_trials_do_not_reach_the_metadata_service_of_a_cloud(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def metadata_service(folder: Path) -> Iterator[str]:
+    """The address of one, which this machine reaches."""
     metadata = "169.254.77.254"  # link-local, as that of a cloud is
+    with outside() as (_, far, name):
+        run("ip", "-n", name, "addr", "add", f"{metadata}/32", "dev", "lo")
+        run("ip", "route", "add", f"{metadata}/32", "via", far)  # it goes with the link
+        with web_server(folder, "0.0.0.0", "ip", "netns", "exec", name):
+            socket.create_connection((metadata, PORT), timeout=OPEN_SEC).close()
+            yield metadata
+
+
+async def test_trials_do_not_reach_the_metadata_service_of_a_cloud(tmp_path: Path) -> None:
     async with trial(tmp_path / "a") as (environment, _):
-        with outside() as (_, far, name):
-            run("ip", "-n", name, "addr", "add", f"{metadata}/32", "dev", "lo")
-            run("ip", "route", "add", f"{metadata}/32", "via", far)  # it goes with the link
-            with web_server(tmp_path, "0.0.0.0", "ip", "netns", "exec", name):
-                socket.create_connection((metadata, PORT), timeout=OPEN_SEC).close()
-                assert await connects(environment, far, PORT, OPEN_SEC)
-                assert not await connects(environment, metadata, PORT)
+        with metadata_service(tmp_path) as metadata:
+            far = json.loads(run("ip", "-json", "route", "get", metadata))[0]["gateway"]
+            assert await connects(environment, far, PORT, OPEN_SEC)
+            assert not await connects(environment, metadata, PORT)
+
+
+async def unused_network() -> str:
+    """The ID of the network of trials, which exists. Skips where another run's trials use it."""
+    await drain()
+    cleaning.reap(RUN)
+    network.forget_network()
+    found = trial_network().id
+    if engine().inspect_network(found)["Containers"]:
+        pytest.skip("trials of another run use the network: it cannot be removed")
+    return found
+
+
+REMOVE = """
+import sys
+from harbortrainer.docker.keeping.cleaning import owned_objects
+print(*[one.remove() for one in owned_objects() if one.id == sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize(
+    "remover", [("docker", "network", "rm"), (sys.executable, "-c", REMOVE)], ids=["docker", "own"]
+)
+async def test_a_network_made_again_while_another_process_removes_it_is_isolated(
+    tmp_path: Path, host_port: int, remover: tuple[str, ...]
+) -> None:
+    old = await unused_network()
+    slow = tmp_path / "bin"  # a machine under load, where what the other process does to the rules comes late
+    slow.mkdir()
+    for name in ("iptables", "iptables-restore"):
+        (slow / name).write_text(f'#!/bin/sh\nsleep 1\nexec {shutil.which(name)} "$@"\n')
+        (slow / name).chmod(0o755)
+    environ = os.environ | {"PATH": f"{slow}:{os.environ['PATH']}"}
+    other = await asyncio.create_subprocess_exec(*remover, old, env=environ)
+    while engine().networks(filters={"id": old}):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    async with trial(tmp_path / "a") as (environment, container):
+        assert trial_network().id != old and not trial_network().exposed
+        assert await other.wait() == 0
+        gateway = next(iter(networks_of(container).values()))["Gateway"]
+        assert not await connects(environment, gateway, host_port)
+        with metadata_service(tmp_path) as metadata:
+            assert not await connects(environment, metadata, PORT)
 
 
 async def test_a_container_that_gets_its_network_back_is_isolated_too(
@@ -154,22 +211,19 @@ async def test_a_container_that_gets_its_network_back_is_isolated_too(
 async def test_runs_share_the_network_and_find_it_again_or_make_it_anew(tmp_path: Path) -> None:
     cleaning.reap(RUN)
     first = trial_network()
-    rules = run("iptables", "-S", "INPUT").count(f"-i {first.bridge} ")  # two processes may have added one each
+    rules = jumps().count(f"-i {first.bridge} ")  # two processes may have added one each
     network.forget_network()  # as another process
     assert trial_network() == first
     assert not cleaning.is_left_over(engine().inspect_network(first.id)["Labels"], RUN)
-    listed = run("iptables", "-S", "INPUT")
-    assert listed.count(f"-i {first.bridge} ") == rules > 0  # the rule was not added again
+    assert jumps().count(f"-i {first.bridge} ") == rules > 0  # the rule was not added again
     unused = [one.thing for one in cleaning.candidates(None) if one.thing.id == first.id]
     if refusal := unused[0].remove() if unused else "active endpoints":
         assert "active endpoints" in refusal
         pytest.skip("trials of another run use the network: it cannot be removed")
-    left = first.bridge in run("iptables", "-S") or Path("/run/harbortrainer", first.bridge).exists()
-    assert not left or engine().networks(names=[first.name]), "unless another run has made it anew"
     async with trial(tmp_path / "after") as (_, container):  # this process still has the old ID
         assert trial_network().id != first.id
         assert next(iter(networks_of(container))) == first.name
-        assert f"-i {first.bridge} " in run("iptables", "-S", "INPUT")
+        assert f"-i {first.bridge} " in jumps()
         assert Path("/run/harbortrainer", first.bridge).exists()  # for runs of other users
         assert trial_network().id not in {one.thing.id for one in cleaning.candidates(None)}  # in use
 

@@ -1,6 +1,7 @@
 """A verification is watched from outside: what living processes of a policy do to it, floods, and the watcher's end."""
 
 import asyncio
+import ctypes
 import os
 import shlex
 import signal
@@ -254,3 +255,26 @@ async def test_one_look_shows_processes_and_ports(environment: DockerEngineEnvir
             if not any(one.ran for one in left):
                 break
     assert sorted((one.name, one.ports) for one in left) == [("python3", (8123,)), ("sleep", ())]
+
+
+async def test_a_verification_waits_while_others_have_all_that_the_kernel_gives(
+    environment: DockerEngineEnvironment,
+) -> None:
+    libc, held, n_free = ctypes.CDLL(None), list[int](), 2  # a verification takes three groups of events
+    await environment.close_agent_phase(final=False)
+    await asyncio.to_thread(watch._watcher, environment.run_id)  # pyright: ignore[reportPrivateUsage]
+    try:
+        while (group := libc.fanotify_init(0, 0)) >= 0:
+            held.append(group)
+        for _ in range(n_free):
+            os.close(held.pop())
+        async with asyncio.TaskGroup() as tasks:
+            verified = tasks.create_task(seen_of(environment, "true", "cat /etc/hostname"))
+            await asyncio.wait([verified], timeout=2)
+            assert not verified.done()
+            while held:
+                os.close(held.pop())
+        assert verified.result().opened is not None
+    finally:
+        for group in held:
+            os.close(group)

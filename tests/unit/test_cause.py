@@ -48,6 +48,12 @@ def test_what_the_solution_changes_or_the_instruction_names_is_asked_for(path: s
     assert Asked(SOLUTION, INSTRUCTION, "/app").allows(path) is allowed
 
 
+def test_a_name_of_several_lines_is_a_name() -> None:
+    odd = FileChange("/usr/lib/a\nb.pth", ChangeKind.ADDED)
+    assert causes_of(Changed((odd,)), Seen({}), Asked(None, "", "/app")).changes == (odd,)
+    assert is_made_anew("/tests/a\nb")
+
+
 @pytest.mark.parametrize("work", ["", "/"])
 def test_the_root_is_no_working_directory(work: str) -> None:
     asked = Asked(None, INSTRUCTION, work)

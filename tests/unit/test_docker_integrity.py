@@ -223,6 +223,12 @@ def test_removals_pass_every_name_through_a_shell(tmp_path: Path) -> None:
             Path(path).touch()
         subprocess.run([shell, "-c", "\n".join(removal_script(paths))], check=True)
         assert list(tmp_path.iterdir()) == []
+        Path(paths[2]).touch()
+        (tmp_path / "other").touch()
+        listed = f'{tmp_path}/\ufffd\n"$x'  # as `docker diff` has it
+        subprocess.run([shell, "-c", "\n".join(removal_script([listed]))], check=True)
+        assert list(tmp_path.iterdir()) == [tmp_path / "other"]
+        (tmp_path / "other").unlink()
     assert len(removal_script([f"/{at}" for at in range(401)])) == 3
 
 

@@ -19,6 +19,7 @@ from harbortrainer.docker.box.holders import Holders, Key
 from harbortrainer.docker.box.runtime import runtime
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.image import Image
+from harbortrainer.docker.images.volumes import without_volumes
 from harbortrainer.docker.keeping.cleaning import RUN_ID, TRIAL, labels, remove_container
 from harbortrainer.docker.network.bridge import forget_network, trial_network
 from harbortrainer.errors import UserError
@@ -180,7 +181,7 @@ def _start(spec: ContainerSpec, holder: str | None = None) -> Started:
 
 def _create(client: docker.APIClient, spec: ContainerSpec, holder: str | None) -> dict[str, str]:
     return client.create_container(
-        spec.image.reference,
+        without_volumes(spec.image.reference) if spec.image.volumes else spec.image.reference,
         name=spec.name,
         hostname=None if holder else HOSTNAME,  # the namespace's
         entrypoint=["sh", "-c", _WITH_SHELL if spec.has_shell else _SLEEPER, "sh"],
@@ -230,12 +231,14 @@ def is_running(name: str) -> bool:
 def committed(name: str, run_id: str) -> str:
     """The ID of an image of the container as it is now.
 
-    Raises TooMuch when its own files are larger than MOST_COMMITTED, holes included; docker.errors.APIError.
+    Raises TooMuch when its own files are larger than MOST_COMMITTED, holes included, or in volumes; APIError.
     """
     with engine().get(url_of(name, "json"), params={"size": 1}) as answer:
         raise_for_status(answer)
-        size = answer.json().get("SizeRw", 0)
-    if size > MOST_COMMITTED:
+        found = answer.json()
+    if any(one["Type"] == "volume" for one in found["Mounts"]):
+        raise TooMuch(f"container {name} has files in volumes, which no image of it has")
+    if (size := found.get("SizeRw", 0)) > MOST_COMMITTED:
         raise TooMuch(f"container {name} has {size >> 30} GiB of its own files, too much for a second one")
     made = engine().commit(name, conf={"Labels": labels(run_id)})
     return made["Id"]

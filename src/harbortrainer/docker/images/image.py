@@ -54,6 +54,7 @@ class Image:
     workdir: str
     entrypoint: tuple[str, ...]
     healthcheck: bool
+    volumes: bool = False
     fresh: bool = False  # built or pulled by this process
     base: str = ""  # the image to which tmux was added; "" = to none
     no_tmux: str = ""  # why it could not be added
@@ -267,6 +268,7 @@ def _inspect(reference: str, fresh: bool = False) -> Image:
         workdir=config.get("WorkingDir") or "/",
         entrypoint=tuple(config.get("Entrypoint") or ()),
         healthcheck=bool((config.get("Healthcheck") or {}).get("Test", ["NONE"])[0] != "NONE"),
+        volumes=bool(config.get("Volumes")),
         fresh=fresh,
     )
 

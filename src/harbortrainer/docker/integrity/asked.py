@@ -22,9 +22,9 @@ _DELETES = re.compile(r"\b(?:remov|delet|clean|purg|eras|wip|uninstall|mov|renam
 _SIGNALS = re.compile(
     r"\b(?:kill(?:s|ed|ing)?|terminat\w+ [^.\n]{0,40}process\w*|watchdog|SIG(?:TERM|KILL|INT|HUP|STOP|USR[12]))\b", re.I
 )
-_SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|boot)(?:/.*)?")  # every program reads there
-_PROGRAM = re.compile(r"/(?:usr|bin|sbin|lib\w*)(?:/.*)?")
-_OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?")  # configuration and caches
+_SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|boot)(?:/.*)?", re.DOTALL)  # every program reads there
+_PROGRAM = re.compile(r"/(?:usr|bin|sbin|lib\w*)(?:/.*)?", re.DOTALL)
+_OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?", re.DOTALL)  # configuration and caches
 _SHARED = re.compile(
     r"/?|/(?:root|home|tmp|var|opt|srv|mnt|run|media|dev|proc|sys|home/[^/]+|var/(?:log|lib|cache|tmp|run))"
 )

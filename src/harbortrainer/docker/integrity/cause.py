@@ -13,7 +13,7 @@ from harbortrainer.docker.integrity.living import EPHEMERAL
 from harbortrainer.docker.integrity.watch import SIGNAL, Process, Seen
 
 _MADE_ANEW = re.compile(
-    r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys|solution)(/.*)?|/logs"
+    r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys|solution)(/.*)?|/logs", re.DOTALL
 )
 _OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home)/")  # or filled beside the work
 _TESTS, _DEVICES = "/tests/", "/dev"

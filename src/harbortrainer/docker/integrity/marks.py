@@ -5,6 +5,7 @@ A part of watcher.py's program, with the standard library alone.
 
 import contextlib
 import ctypes
+import errno
 import itertools
 import os
 import stat
@@ -74,8 +75,11 @@ class Marks:
                     with contextlib.suppress(OSError):  # it was unmounted, or hides from this process
                         self._mark_mount(mount)
             for folder in OWN:
-                with contextlib.suppress(OSError):
+                try:
                     self._mark_folder(folder.rstrip("/"), flags | _REPORT_FID, undo)
+                except OSError as error:
+                    if error.errno == errno.EMFILE:  # others have all groups; else this kernel does not report it
+                        raise
             self._undo = undo.pop_all()
 
     def _init(self, flags: int) -> int:

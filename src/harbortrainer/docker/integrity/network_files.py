@@ -51,7 +51,12 @@ def network_files(output: bytes) -> list[str]:
 
 def removal_script(paths: Sequence[str]) -> list[str]:
     """Lines that remove the paths."""
-    return [f"rm -rf -- {' '.join(map(_quoted, paths[at : at + _MANY]))}" for at in range(0, len(paths), _MANY)]
+    return [f"rm -rf -- {' '.join(map(_pattern, paths[at : at + _MANY]))}" for at in range(0, len(paths), _MANY)]
+
+
+def _pattern(path: str) -> str:
+    """`docker diff` writes U+FFFD for each byte of a name that is no UTF-8: other such names go, too."""
+    return "[!!-~]*".join(map(_quoted, re.split("\ufffd+", path)))
 
 
 def _quoted(path: str) -> str:

@@ -123,7 +123,9 @@ class _InContainer:
 def _create(words: list[str], run_id: str) -> str:
     """The ID of the container, which the daemon removes when it has ended."""
     client = engine()
-    tops = {Path(path).parts[1] for path in (words[0], os.path.realpath(os.__file__), str(_SOURCE))}
+    library = os.path.realpath(os.__file__)
+    tops = {Path(path).parts[1] for path in (words[0], library, str(_SOURCE))}
+    shared = {"LD_LIBRARY_PATH": str(Path(library).parents[1])}  # libpython, where the machine's ld.so.cache finds it
     tops |= {name for name in _LIBRARIES if Path("/", name).exists()}
     host = client.create_host_config(
         cap_drop=["ALL"],
@@ -139,8 +141,9 @@ def _create(words: list[str], run_id: str) -> str:
 
     def create() -> str:
         return client.create_container(
-            EMPTY, [], entrypoint=words, user="0", stdin_open=True, labels=labels(run_id), host_config=host
-        )["Id"]
+            EMPTY, [], entrypoint=words, user="0", stdin_open=True, environment=shared, labels=labels(run_id),
+            host_config=host,
+        )["Id"]  # fmt: skip
 
     try:
         return create()

@@ -23,6 +23,7 @@ from harbortrainer.docker.integrity.privileged import RootProgram, start
 from harbortrainer.errors import one_line
 
 READY_SEC, END_SEC = 20.0, 60.0
+ROOM_SEC = 300.0  # that a verification waits for others, beyond 42 at once
 AGAIN_SEC = 60.0  # until a program is started again that did not start
 MOST_PUT = 64  # paths of a verification
 MOST_BYTES = 32 * 1024 * 1024  # of the watcher's answer
@@ -216,7 +217,7 @@ async def watching(
             whose = await call(_whose, container, kept)  # fails where the daemon's processes are not of this machine
             watcher = await call(_watcher, run_id)
             undo.callback(_forget, watcher, name)
-            answer = await watcher.ask("begin", name, READY_SEC, **whose)
+            answer = await watcher.ask("begin", name, ROOM_SEC + READY_SEC, room=ROOM_SEC, **whose)
             put += [path for path in map(str, answer.get("own") or ()) if not own(path)][:MOST_PUT]
             begun = watcher
         except _FAILURES as error:

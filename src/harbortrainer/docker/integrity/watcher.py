@@ -2,7 +2,7 @@
 
 It is made of the standard library alone (`main`). Requests come as JSON objects, one a line:
 
-* {"begin": ID, CONTAINER…}, {"end": ID}: watch a container, and say what happened
+* {"begin": ID, "room": SECONDS to wait for other watches, CONTAINER…}, {"end": ID}: watch, and say what happened
 * {"look": ID, CONTAINER…, "during": SECONDS}: say which processes of the policy there are, and which run meanwhile
 
 CONTAINER…: "pid": its first process, "kept": those that are no policy's, "shell": one that is ending, or null; all as
@@ -10,6 +10,7 @@ this machine numbers them. Each answer has the ID.
 """
 
 import contextlib
+import errno
 import json
 import os
 import resource
@@ -34,6 +35,7 @@ class Program:
     def __init__(self) -> None:
         self._traces = Traces()
         self._watches: dict[str, Watch] = {}
+        self._wanted: set[str] = set()  # not ended
         self._by_descriptor: dict[int, Watch] = {}
         self._poll = select.epoll()
         self._printing = threading.Lock()
@@ -90,19 +92,38 @@ class Program:
             self._answer(id=request[kind], failed=f"{type(error).__name__}: {error}")
 
     def _begin(self, name: str, request: Mapping[str, Any]) -> None:
-        self._watches[name] = watch = Watch(request, self._traces)
+        self._wanted.add(name)
+        watch = self._watches[name] = self._watch(name, request)
+        if name not in self._wanted:
+            return self._close(name)
         for descriptor in watch.marks.descriptors:
             self._by_descriptor[descriptor] = watch
             self._poll.register(descriptor, select.EPOLLIN)
         self._answer(id=name, own=watch.own)
 
+    def _watch(self, name: str, request: Mapping[str, Any]) -> Watch:
+        """Waits while others have all that the kernel has for a user (128 groups of events), and holds none of it."""
+        give_up = time.monotonic() + request["room"]
+        while True:
+            try:
+                return Watch(request, self._traces)
+            except OSError as error:
+                if error.errno != errno.EMFILE or time.monotonic() > give_up or name not in self._wanted:
+                    raise
+            time.sleep(TRACE_SEC)
+
     def _end(self, name: str, request: Mapping[str, Any]) -> None:
-        if (watch := self._watches.pop(name, None)) is None:
+        self._wanted.discard(name)
+        if (watch := self._watches.get(name)) is None:
             raise ProcessLookupError(f"{name} is not watched")
         self._leave(watch)
         try:
             self._answer(id=name, seen=watch.end())
         finally:
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        if (watch := self._watches.pop(name, None)) is not None:
             watch.close()
 
     def _look(self, name: str, request: Mapping[str, Any]) -> None:

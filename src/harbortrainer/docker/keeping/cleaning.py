@@ -25,7 +25,6 @@ from harbortrainer.docker.box.inside import end_first
 from harbortrainer.docker.daemon import REQUEST_TIMEOUT_SEC, call_removal, engine
 from harbortrainer.docker.images.builds import REPOSITORY
 from harbortrainer.docker.keeping.removals import removals
-from harbortrainer.docker.network.host_rules import remove_rules
 from harbortrainer.durable.process import PID, lives, this_process
 
 LABEL = "harbortrainer"
@@ -96,8 +95,6 @@ class OwnedObject:
                 remove_container(self.name)
             elif self.kind == "network":
                 engine().remove_network(self.id)  # two may have one name
-                if bridge := self.labels.get(BRIDGE):
-                    remove_rules(bridge)
             elif self.kind == "volume":
                 engine().remove_volume(self.name)
             else:

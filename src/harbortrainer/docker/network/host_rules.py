@@ -1,6 +1,8 @@
 """Packet filter rules that keep the containers of one bridge from this machine and from its cloud's metadata service.
 
-For each bridge a chain behind INPUT and one behind FORWARD, named after it. All functions block.
+For each bridge a chain behind INPUT and one behind FORWARD, named after it, in the table mangle: no rule of Docker's or
+of a firewall in the table filter accepts what they drop, in whatever order they were set. They stay until boot, also
+without the bridge: another process may be making it again at any moment. All functions block.
 """
 
 import contextlib
@@ -17,6 +19,7 @@ from harbortrainer.errors import one_line
 COMPOSE_BRIDGES = "hc-"  # begins the names of the bridges of compose projects; the kernel allows 15 characters
 _LIMIT_SEC = 30
 _WAIT = ("-w", "10")  # seconds for the lock that other programs hold
+_TABLE = "mangle"
 _INTERFACES = Path("/sys/class/net")
 _RESOLVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))  # Docker reads the second for a stub
 # Where clouds give a machine's own keys to whoever asks from it: AWS, GCP, Oracle, OpenStack; Azure; Alibaba.
@@ -42,24 +45,13 @@ def set_rules(bridge: str) -> str:
     if problem:
         return f"iptables refuses the rule that prevents it ({problem})"
     for jump in _jumps(bridge):
-        if _run("iptables", *_WAIT, "-C", *jump) and (problem := _run("iptables", *_WAIT, "-I", *jump)):
+        check, insert = (("iptables", *_WAIT, "-t", _TABLE, action, *jump) for action in ("-C", "-I"))
+        if _run(*check) and (problem := _run(*insert)):
             return f"iptables refuses the rule that prevents it ({problem})"
     with contextlib.suppress(OSError):
         _MARKS.mkdir(exist_ok=True)
         (_MARKS / bridge).touch()
     return ""
-
-
-def remove_rules(bridge: str) -> None:
-    """Remove the bridge's chains and every rule that leads to them. Does nothing without the right to."""
-    if os.geteuid() != 0 or shutil.which("iptables") is None:
-        return
-    for jump in _jumps(bridge):
-        while not _run("iptables", *_WAIT, "-D", *jump):  # two processes may have added one each
-            pass
-        for action in ("-F", "-X"):
-            _run("iptables", *_WAIT, action, jump[-1])
-    (_MARKS / bridge).unlink(missing_ok=True)
 
 
 def name_servers(resolvers: tuple[Path, ...] = _RESOLVERS, daemon: Path = _DAEMON) -> Iterator[str]:
@@ -91,7 +83,7 @@ def _chains(bridge: str, servers: list[str]) -> str:
     lines = [f":{name} - [0:0]" for name in names]
     for name, end in zip(names, ends, strict=True):
         lines += [f"-A {name} {one}" for one in (*(f"{one} -j RETURN" for one in allowed), *end)]
-    return "\n".join(["*filter", *lines, "COMMIT", ""])
+    return "\n".join([f"*{_TABLE}", *lines, "COMMIT", ""])
 
 
 def _jumps(bridge: str) -> tuple[tuple[str, ...], ...]:
