@@ -127,12 +127,12 @@ FORMER = {
     "max_container_hours": Former(0.0, "use max_usd, max_trials or max_wall_sec"),
     "server_usd_per_hour": Former(0.0, "use prices=FILE with usd_per_hour (docs/cost.md)"),
     **{
-        f"{role}_{part}": Former(default, f"use {role}=FILE (docs/recipes.md)", moved=True)
+        f"{role}_{part}": Former(default, f"use {role}=FILE (docs/other_models.md)", moved=True)
         for role in ("user", "judge")
         for part, default in (("model", None), ("url", None), ("key", None), ("kwargs", {}))
     },
-    "judge_weight": Former(0.1, "use judge=FILE with weight (docs/recipes.md)", moved=True),
-    "taxonomy": Former(None, "use judge=FILE with taxonomy (docs/recipes.md)", moved=True),
+    "judge_weight": Former(0.1, "use judge=FILE with weight (docs/other_models.md)", moved=True),
+    "taxonomy": Former(None, "use judge=FILE with taxonomy (docs/other_models.md)", moved=True),
     "on_stop": Former("cancel", "running trials are cancelled; max_trials lets the last ones end"),
     "init_optimizer": Former(False, "Adam starts afresh; resume=RUN_DIR continues a run with its moments"),
     "max_tokens_total": Former(0.0, "use max_usd with prices=FILE, max_trials or max_wall_sec"),

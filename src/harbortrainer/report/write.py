@@ -19,8 +19,9 @@ from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError
 from harbortrainer.report.arguments import MOST_PANELS, ReportArgs
 from harbortrainer.report.panel import Pieces, panel
-from harbortrainer.report.run import RunRecord, read_run, unit
+from harbortrainer.report.run import RunRecord, read_run
 from harbortrainer.report.trials import choose
+from harbortrainer.run.catalogue import metric_of
 from harbortrainer.run.directory import base_model
 
 _STATIC = Path(__file__).with_name("static")
@@ -88,11 +89,13 @@ def write_report(*runs: Path, out: Path | None = None, panels: int = MOST_PANELS
     records = [read_run(path) for path in runs]
     target = (out or records[0].run.path / NAME).expanduser().resolve()
     blobs = _panels(records, panels)
-    metrics = sorted({name for record in records for name in record.shown["metrics"]["values"]})
+    names = sorted({name for record in records for name in record.shown["metrics"]["values"]})
+    metrics = {name: metric_of(name) for name in names}
     data = {
         "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "runs": [record.shown | {"root": _link(record, target)} for record in records],
-        "units": {name: unit(name) for name in metrics},
+        "units": {name: metric.unit for name, metric in metrics.items()},
+        "about": {name: metric.plain for name, metric in metrics.items() if metric.what},
     }
     title = " · ".join(record.run.name for record in records)
     replace_text(target, page(title, packed(data), blobs))
