@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Write docs/settings.md, docs/commands.md and docs/metrics.md from the code. `--check` says whether they are up to date."""
+"""Write the reference pages of docs/ from the code. `--check` says whether they are up to date."""
 
 import re
 import sys
@@ -15,8 +15,11 @@ from harbortrainer.config import SETTINGS, Config, TrialSettings  # noqa: E402
 from harbortrainer.run.catalogue import metrics  # noqa: E402
 from harbortrainer.setting import Resume, Setting, settings, shown  # noqa: E402
 from harbortrainer.sft_config import SftConfig  # noqa: E402
+from scripts.floors import modules_page  # noqa: E402
 
-PAGE, COMMANDS, METRICS = (ROOT / "docs" / f"{name}.md" for name in ("settings", "commands", "metrics"))
+PAGE, COMMANDS, METRICS, MODULES = (
+    ROOT / "docs" / f"{name}.md" for name in ("settings", "commands", "metrics", "modules")
+)
 HEAD = """# Settings
 
 `scripts/write_fields.py` writes this page from `src/harbortrainer/config.py`. `harbortrainer train --help` prints the
@@ -110,17 +113,17 @@ def _field(name: str, one: Setting) -> str:
 
 METRICS_HEAD = """# Metrics
 
-`scripts/write_fields.py` writes this page from `src/harbortrainer/run/catalogue.csv`. The report shows the same where the
-pointer rests on a plot.
+`scripts/write_fields.py` writes this page from `src/harbortrainer/run/catalogue.csv`. The report shows the same where
+the pointer rests on a plot.
 
 `runs/NAME/metrics.jsonl` has one row a step, and wandb the same rows, under `global_step`: 0 is before training, n is
-after the n-th batch. Folders and `ledger.jsonl` count batches from 0: row n belongs to `step_00000(n-1)`. A row leaves out
-columns without a value: a mean over nothing is absent, it is no 0. "Trial" means a trial that fills a slot of a group;
-"graded" means that the verifier gave it a reward.
+after the n-th batch. Folders and `ledger.jsonl` count batches from 0: row n belongs to `step_00000(n-1)`. A row leaves
+out columns without a value: a mean over nothing is absent, it is no 0. "Trial" means a trial that fills a slot of a
+group; "graded" means that the verifier gave it a reward.
 
-`NAME/domain/…`, `NAME/source/…` and `NAME/difficulty/…` cover the tasks of one domain (`metadata.category` of task.toml),
-one source, or one part of the measured difficulty ([tasks.md](tasks.md#difficulty)), if a run has several. The 20 with the
-most tasks have their own columns; the others share `other`.
+`NAME/domain/…`, `NAME/source/…` and `NAME/difficulty/…` cover the tasks of one domain (`metadata.category` of
+task.toml), one source, or one part of the measured difficulty ([tasks.md](tasks.md#difficulty)), if a run has several.
+The 20 with the most tasks have their own columns; the others share `other`.
 
 | question | look first at |
 | --- | --- |
@@ -152,7 +155,7 @@ def metrics_page() -> str:
 
 
 def main() -> int:
-    made = {PAGE: page(), COMMANDS: commands_page(), METRICS: metrics_page()}
+    made = {PAGE: page(), COMMANDS: commands_page(), METRICS: metrics_page(), MODULES: modules_page()}
     if "--check" in sys.argv:
         return int(any(not file.is_file() or file.read_text() != text for file, text in made.items()))
     for file, text in made.items():

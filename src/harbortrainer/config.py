@@ -332,8 +332,8 @@ class Config(TrialSettings, RunSettings):
     # -- judge
     judge: str | None = field(
         None,
-        "JSON file of a model that judges trials of training, with its weight and taxonomy (docs/other_models.md); with a "
-        "taxonomy wandb_project ends in _with_taxonomy_feedback; None = rewards are the verifier's alone",
+        "JSON file of a model that judges trials of training, with its weight and taxonomy (docs/other_models.md); "
+        "with a taxonomy wandb_project ends in _with_taxonomy_feedback; None = rewards are the verifier's alone",
         resume=NEXT_STEP,
     )
 

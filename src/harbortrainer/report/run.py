@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
