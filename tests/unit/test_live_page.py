@@ -77,6 +77,8 @@ def test_a_run_that_goes_on_is_sent_again_and_only_then(served: TestClient, made
     second = served.get("/data", headers=again)
     assert second.status_code == 200 and second.json()["runs"][0]["metrics"]["steps"] == [1, 2]
     assert len(second.json()["runs"][0]["trials"]["name"]) == 8
+    made.train(2)
+    assert served.get("/panel/0/11").json()["row"]["outcome"] == "completed", "also while only a trial is looked at"
 
 
 def test_half_written_files_break_nothing(served: TestClient, made: MadeRun) -> None:

@@ -56,7 +56,8 @@ class Feed:
             return self._name, self._body
 
     def trial(self, run: int, index: int) -> tuple[RunRecord, TrialRow]:
-        """Raises HTTPException."""
+        """As it is now. Raises HTTPException."""
+        self.data()
         try:
             record = self.records[run]
             return record, record.trials[index]
