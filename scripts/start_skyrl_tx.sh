@@ -25,7 +25,8 @@
 #                            it, a server on 127.0.0.1 requires none. A server on another SKYRL_TX_HOST gets one made in
 #                            SKYRL_TX_STATE/api_key; set SKYRL_TX_API_KEY to it where you train
 #   SAMPLER                  vllm = samples are computed by vLLM (scripts/setup.sh --sampler installs it), jax = by the trainer's engine;
-#                            default: vllm where it is installed, can sample the model and fits beside the trainer on one GPU. Then also:
+#                            default: vllm where it is installed, can sample the model and fits beside the trainer on one GPU, and where
+#                            VLLM_GPUS or VLLM_URLS are set. Then also:
 #   VLLM_GPUS=1,2            GPUs of vLLM, a replica on each; the trainer has the others, and shares where there are too few;
 #                            empty: vLLM shares the trainer's first
 #   VLLM_MEM                 share of a GPU for vLLM; computed where shared, else 0.9

@@ -95,6 +95,8 @@ def choose(args: argparse.Namespace) -> None:
             args.sampler = "jax"
             sampler_memory.leave_to_trainer()
     shared = shares_gpu(args)
+    if gpus_of(args) and not shared:
+        sampler_memory.leave_to_trainer()
     given = args.vllm_mem and os.environ.get(sampler_memory.FRACTION)
     if args.sampler != "jax" and shared and not given and not api.app.state.engine_config.external_inference_url:
         check(args)

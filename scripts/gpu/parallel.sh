@@ -1,46 +1,26 @@
-# shellcheck shell=bash
-# Sourced by phases that compare tensor parallelism 1 and 2 of one model, after env.sh.
-# From the environment: COIN (folder for tasks whose reward is chance), TP_MEM (the server's share of each GPU), TP_TOKENS.
-COIN="${COIN:-.state/coin}" TP_MEM="${TP_MEM:-0.25}"
-
-# Random weights earn nothing: rewards by chance make a step that moves them.
-coin_tasks() {
-  local task
-  rm -rf "$COIN"
-  mkdir -p "$COIN"
-  for task in sort-1 sort-2 sort-9; do
-    cp -r "$TASKS/$task" "$COIN/"
-    printf '#!/bin/bash\nmkdir -p /logs/verifier\necho $((RANDOM %% 2)) >/logs/verifier/reward.txt\n' >"$COIN/$task/tests/test.sh"
-  done
-  echo sort-9 >"$COIN/held_out.txt"
-}
-
-# serve_on TP MODEL: in a fresh state. TP 1 takes the last GPU of those seen, TP 2 two.
-serve_on() {
-  local seen
-  served="$2"
-  seen="$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | tail -n "$1" | paste -sd,)"
-  stop_all
-  CUDA_VISIBLE_DEVICES="$seen" XLA_PYTHON_CLIENT_MEM_FRACTION="$TP_MEM" FRESH=1 MAX_LORA_ADAPTERS=3 MAX_LORA_RANK=16 \
-    TRAIN_MICRO_BATCH_SIZE=4 SAMPLE_MAX_NUM_SEQUENCES=16 SKYRL_TX_CONTEXT_LIMIT=4096 SESSION_TIMEOUT=600 \
-    SKYRL_TX_PORT="$PORT" SKYRL_TX_STATE="$STATE/server-$PORT-$(basename "$2")" scripts/start_skyrl_tx.sh --background "$2" "$1"
-}
-
-stop_all() {
-  local old
-  for old in "$STATE/server-$PORT"-*; do SKYRL_TX_STATE="$old" scripts/stop_skyrl_tx.sh "$PORT"; done
-}
-
-# one_step NAME: of the model that is served.
-one_step() { "$PYTHON" -m bench.one_step run "$URL" "$served" "$OUT/$1.json" --tokens "${TP_TOKENS:-512}"; }
-
-# one_run NAME MODEL: a GRPO step end to end, with trials in containers.
-one_run() {
-  local status=0
-  TASKS="$COIN" train "$LABEL-$1" "$2" "" batch_size=2 group_size=8 max_steps=1 max_turns=1 max_tokens=32 lora_rank=8 \
-    n_parallel_envs=16 eval_group_size=1 num_substeps=1 || status=$?
-  keep "$LABEL-$1"
-  return "$status"
-}
-
-show() { "$PYTHON" -m bench.one_step compare "$OUT/$1-tp1.json" "$OUT/$1-tp2.json"; }
+#!/usr/bin/env bash
+# The same phases with several seeds at once, each on a GPU of its own, then their held-out rewards beside each other:
+#   scripts/gpu/parallel.sh PHASES NAME SEED [SEED ...]      e.g. scripts/gpu/parallel.sh scripts/gpu/phases grpo 0 1
+# The i-th seed has the i-th GPU of CUDA_VISIBLE_DEVICES (default: all), the port GPU_PORT + i, the label GPU_LABEL-SEED, tasks
+# and demonstrations of its own, and its seed in R_SFT and R_TRAIN. NAME is the run that is compared: runs/GPU_LABEL-SEED-NAME.
+# Results: runs/GPU_LABEL-SEED-results of each, and runs/GPU_LABEL-held-out.txt. Fails when a drive fails.
+set -uo pipefail
+CALLER="$PWD"
+source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+[ $# -ge 3 ] && [ -f "$(cd "$CALLER" && realpath -m "$1")" ] || fail "usage: scripts/gpu/parallel.sh PHASES NAME SEED [SEED ...]"
+phases="$(cd "$CALLER" && realpath -m "$1")" name=$2
+shift 2
+mapfile -t gpus < <(tr , '\n' <<<"${CUDA_VISIBLE_DEVICES:-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null)}" | grep .)
+[ "${JAX_PLATFORMS:-}" = cpu ] || [ $# -le ${#gpus[@]} ] || fail "$# seeds: each needs a GPU of its own, and there are ${#gpus[@]}"
+drives=() runs=()
+for seed in "$@"; do
+  number=${#drives[@]} label="$LABEL-$seed"
+  CUDA_VISIBLE_DEVICES="${gpus[$number]:-}" GPU_LABEL="$label" GPU_PORT=$((PORT + number)) GPU_OUT="$ROOT/runs/$label-results" \
+    GPU_TASKS="$STATE/$label-tasks" GPU_TALKS="$STATE/$label-talks.jsonl" R_SFT="${R_SFT:-} seed=$seed" R_TRAIN="${R_TRAIN:-} seed=$seed" \
+    scripts/gpu/drive.sh "$phases" </dev/null >"runs/$label.log" 2>&1 &
+  drives+=($!) runs+=("runs/$label-$name")
+done
+status=0
+for drive in "${drives[@]}"; do wait "$drive" || status=1; done
+"$PYTHON" -m scripts.gpu.held_out "${runs[@]}" | tee "runs/$LABEL-held-out.txt" || status=1
+exit "$status"

@@ -109,7 +109,9 @@ choose_device() {
 
 # default_sampler TP: after choose_device. auto = server/sampler_memory.py finds out whether vLLM fits beside the trainer.
 default_sampler() {
-  if [ "${JAX_PLATFORMS:-}" != cpu ] && [ "$1" = 1 ] && [ -x "$ROOT/server/vllm/.venv/bin/python" ] && [ -z "${VLLM_URLS:-}${VLLM_GPUS:-}" ]; then
+  if [ -n "${VLLM_URLS:-}${VLLM_GPUS:-}" ]; then
+    echo vllm
+  elif [ "${JAX_PLATFORMS:-}" != cpu ] && [ "$1" = 1 ] && [ -x "$ROOT/server/vllm/.venv/bin/python" ]; then
     echo auto
   else
     echo jax
@@ -118,10 +120,13 @@ default_sampler() {
 
 # choose_sampler SAMPLER TP: after choose_device. Divides the GPUs between trainer and vLLM.
 choose_sampler() {
-  local gpus visible left shared
+  local gpus visible left shared name
   case "$1" in
     auto) return ;;
     jax)
+      for name in VLLM_URLS VLLM_GPUS; do
+        [ -z "${!name:-}" ] || fail "$name=${!name}: SAMPLER=jax samples without vLLM; unset $name, or SAMPLER"
+      done
       # the rest is for cuDNN's and cuBLAS's own memory; JAX would take three quarters
       if [ "${JAX_PLATFORMS:-}" != cpu ]; then export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"; fi
       return

@@ -189,6 +189,38 @@ def write_ledger(run_directory: Path, rewards: dict[int, dict[str, list[float]]]
     return run_directory
 
 
+def test_seeds_run_at_once_on_gpus_of_their_own(tmp_path: Path) -> None:
+    write_ledger(tmp_path / "a", {0: {"sort-9": [0.0, 0.0]}, 2: {"sort-9": [1.0, 0.0]}})
+    label = f"seeds-{tmp_path.name}"
+    mine = f'mkdir -p "runs/$LABEL-x"; cp {tmp_path}/a/ledger.jsonl "runs/$LABEL-x/"; touch {tmp_path}/at-$PORT'
+    both = f"until [ -e {tmp_path}/at-8 ] && [ -e {tmp_path}/at-9 ]; do sleep 0.1; done"  # none ends before the other begins
+    (tmp_path / "phases").write_text(
+        f'one! 60 {mine}; {both}; echo "$CUDA_VISIBLE_DEVICES,$R_SFT,$R_TRAIN,$TASKS" >{tmp_path}/$PORT\n'
+    )
+    env = {
+        "GPU_LABEL": label,
+        "GPU_PORT": "8",
+        "CUDA_VISIBLE_DEVICES": "2,3",
+        "R_TRAIN": "max_steps=2",
+        "GPU_OUT": tmp_path,
+    }
+    try:
+        done = run(GPU / "parallel.sh", tmp_path / "phases", "x", "0", "5", **env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        state = Path(".state").resolve()
+        assert (tmp_path / "8").read_text() == f"2, seed=0,max_steps=2 seed=0,{state}/{label}-0-tasks\n"
+        assert (tmp_path / "9").read_text() == f"3, seed=5,max_steps=2 seed=5,{state}/{label}-5-tasks\n"
+        said = done.stdout.splitlines()
+        assert said[0].startswith(f"{label}-0-x: held out 0.000 ") and said[2].startswith(
+            f"{label}-5-x against {label}-0-x"
+        )
+        few = run(GPU / "parallel.sh", tmp_path / "phases", "x", "0", "1", "2", **env)
+        assert few.returncode == 1 and "3 seeds: each needs a GPU of its own, and there are 2" in few.stderr
+    finally:
+        for left in Path("runs").glob(f"{label}*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
 def test_held_out_rewards_of_runs(tmp_path: Path) -> None:
     tasks = [f"sort-{number}" for number in range(9, 13)]
     low = {task: [0.0, 0.0, 1.0, 0.0] for task in tasks}

@@ -232,7 +232,9 @@ def test_vllm_is_considered_where_it_is_installed_and_one_gpu_is_shared(tmp_path
 
     assert default() == "auto"
     assert default(2) == default(JAX_PLATFORMS="cpu") == "jax"
-    assert default(VLLM_GPUS="1") == default(VLLM_URLS="http://h:1") == "jax"
+    assert default(VLLM_GPUS="1") == default(VLLM_URLS="http://h:1") == "vllm"
+    wasted = on_three_gpus(tmp_path, "choose_sampler jax 1", VLLM_GPUS="1")
+    assert wasted == "error: VLLM_GPUS=1: SAMPLER=jax samples without vLLM; unset VLLM_GPUS, or SAMPLER"
     missing = f"rm {tmp_path}/server/vllm/.venv/bin/python; default_sampler 1"
     assert on_three_gpus(tmp_path, missing) == "jax"
 
