@@ -93,7 +93,7 @@ def main() -> None:
             for coefficient, run in runs.items():
                 train(run, tasks, server.url, seed, coefficient, arguments.max_steps)
                 rows.append(row(run, runs[0.0], seed, coefficient))
-    document = report.DOCS / "recipes.md" if arguments.write else None
+    document = report.RESULTS if arguments.write else None
     report.publish("bench.observations", "observations", HEADINGS, rows, document)
 
 
@@ -103,7 +103,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--coefficient", type=float, default=0.05, help="observation_loss_coef of the other run")
     parser.add_argument("--max-steps", type=int, default=12)
     parser.add_argument("--keep", help="folder for the runs; finished ones in it are not run again")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/recipes.md")
+    parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")
     return parser.parse_args()
 
 

@@ -14,7 +14,6 @@ from rich.table import Table
 from harbortrainer.docker.daemon import engine
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCS = ROOT / "docs"
 RESULTS = ROOT / "bench" / "RESULTS.md"
 Rows = Sequence[Sequence[str]]
 

@@ -5,7 +5,7 @@
 # first checkpoint and run again, which resumes from it (--straight: not killed); then its own metrics are checked.
 # Environment (1.3 GB), data and the recipe's logs: .state/cookbook. A server is started and stopped, unless one is named:
 #   SKYRL_TX_URL=http://HOST:PORT   serves the model under its hub name, which model_name=OWNER/NAME then gives
-# docs/server.md says more.
+# docs/cookbook.md says more.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/common.sh"
 source "$ROOT/scripts/lib/python.sh"

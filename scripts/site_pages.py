@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMES = {  # of pages that are not in docs/
     "README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md", "bench/RESULTS.md": "results.md", "datasets/README.md": "datasets.md",
+    "tests/README.md": "testing.md",
 }  # fmt: skip
 LINK = re.compile(r"(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))")
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)

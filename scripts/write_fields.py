@@ -1,6 +1,7 @@
 #!/usr/bin/env python
-"""Write docs/settings.md and docs/commands.md from the code. `--check` says whether they are up to date."""
+"""Write the reference pages of docs/ from the code. `--check` says whether they are up to date."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -11,10 +12,14 @@ from harbortrainer.cli.main import HEADS, TABLE, load  # noqa: E402
 from harbortrainer.cli.output import field_groups  # noqa: E402
 from harbortrainer.commands import SCRIPTS  # noqa: E402
 from harbortrainer.config import SETTINGS, Config, TrialSettings  # noqa: E402
+from harbortrainer.run.catalogue import metrics  # noqa: E402
 from harbortrainer.setting import Resume, Setting, settings, shown  # noqa: E402
 from harbortrainer.sft_config import SftConfig  # noqa: E402
+from scripts.floors import modules_page  # noqa: E402
 
-PAGE, COMMANDS = ROOT / "docs" / "settings.md", ROOT / "docs" / "commands.md"
+PAGE, COMMANDS, METRICS, MODULES = (
+    ROOT / "docs" / f"{name}.md" for name in ("settings", "commands", "metrics", "modules")
+)
 HEAD = """# Settings
 
 `scripts/write_fields.py` writes this page from `src/harbortrainer/config.py`. `harbortrainer train --help` prints the
@@ -106,8 +111,51 @@ def _field(name: str, one: Setting) -> str:
     return f"| `{name}` | {usual} | {one.doc.replace('|', BAR)} |"
 
 
+METRICS_HEAD = """# Metrics
+
+`scripts/write_fields.py` writes this page from `src/harbortrainer/run/catalogue.csv`. The report shows the same where
+the pointer rests on a plot.
+
+`runs/NAME/metrics.jsonl` has one row a step, and wandb the same rows, under `global_step`: 0 is before training, n is
+after the n-th batch. Folders and `ledger.jsonl` count batches from 0: row n belongs to `step_00000(n-1)`. A row leaves
+out columns without a value: a mean over nothing is absent, it is no 0. "Trial" means a trial that fills a slot of a
+group; "graded" means that the verifier gave it a reward.
+
+`NAME/domain/…`, `NAME/source/…` and `NAME/difficulty/…` cover the tasks of one domain (`metadata.category` of
+task.toml), one source, or one part of the measured difficulty ([tasks.md](tasks.md#difficulty)), if a run has several.
+The 20 with the most tasks have their own columns; the others share `other`.
+
+| question | look first at |
+| --- | --- |
+| Does it learn? | reward/mean, eval/reward_mean |
+| Do the groups carry a signal? | group/constant_fraction |
+| Do trials end as they should? | outcome/, turn/parse_failure_rate |
+| Has it left its start? | kl/start |
+| Is it trained on what it sampled? | logprobs/kl_sampler_trainer |
+| What limits the speed? | [speed.md](speed.md) |
+"""
+
+
+def metrics_page() -> str:
+    """Markdown: a table for each group of metrics, and what holds for all of the group."""
+    lines, group, table = [METRICS_HEAD], "", False
+    for one in metrics():
+        if one.group != group:
+            group, table = one.group, False
+            lines += ["", f"## {group}", ""]
+        if not one.name:
+            lines += ["", one.what, ""] if table else [one.what, ""]
+        elif not table:
+            lines += ["| metric | unit | what it is | how to read it |", "| --- | --- | --- | --- |"]
+        table = bool(one.name)
+        if table:
+            cells = (cell.replace("|", BAR) for cell in (f"`{one.name}`", one.unit, one.what, one.read))
+            lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join([*lines, ""]))
+
+
 def main() -> int:
-    made = {PAGE: page(), COMMANDS: commands_page()}
+    made = {PAGE: page(), COMMANDS: commands_page(), METRICS: metrics_page(), MODULES: modules_page()}
     if "--check" in sys.argv:
         return int(any(not file.is_file() or file.read_text() != text for file, text in made.items()))
     for file, text in made.items():

@@ -1,7 +1,7 @@
 """Who samples where SAMPLER is not set, and how trainer and vLLM share a GPU: by what each of them holds there.
 
 On an H100 (80 GB) Qwen3-4B's shape, rank 32, took 45.1 GiB to train one datum of 131,072 tokens, 22.5 of which may wait
-in the host's memory, and vLLM 26.65 GiB for 194,064 tokens of keys and values (docs/gpu.md, docs/server.md).
+in the host's memory, and vLLM 26.65 GiB for 194,064 tokens of keys and values (bench/RESULTS.md).
 """
 
 import argparse

@@ -5,7 +5,7 @@ python -m scripts.cookbook.run FOLDER PYTHON [--write] [NAME ...]
 PYTHON: interpreter that has tinker_cookbook. FOLDER holds data/ and hub/ (make_hub.py); logs and what the recipes write
 go there. Servers are started and stopped, one for each model that recipes name, unless SKYRL_TX_URL names one, and JOBS
 recipes (1) run at once. A recipe must take all its steps and save its last checkpoint; the server must have logged no
-error of its own. What a recipe did is kept in FOLDER/results.json; --write puts it into the table of docs/server.md.
+error of its own. What a recipe did is kept in FOLDER/results.json; --write puts it into the table of bench/RESULTS.md.
 Runs in the trainer's environment.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 from scripts.cookbook.recipes import RECIPES, WRITE, Recipe, chosen
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "server.md"
+PAGE = ROOT / "bench" / "RESULTS.md"
 BEGIN, END = "<!-- recipes: written by scripts/run_cookbook_recipes.sh --write -->\n", "<!-- /recipes -->\n"
 LIMIT_SEC = 1800
 SHOWN = {"train_mean_nll": "loss", "dpo_loss": "loss", "env/all/reward/total": "reward", "teacher_kl": "KL"}

@@ -1,6 +1,6 @@
 """harbortrainer: GRPO over Harbor terminal tasks, trained through the Tinker API (cloud or self-hosted).
 
-From Python: `train`, `sft`, `evaluate` and what they take (docs/extending.md); imported when they are used.
+From Python: `train`, `sft`, `evaluate` and what they take (docs/python.md); imported when they are used.
 """
 
 import importlib

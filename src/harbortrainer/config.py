@@ -181,7 +181,7 @@ class TrialSettings(ModelSettings):
     user: str | None = field(
         None,
         "simulated user of tasks that have one: scripted, base (the frozen base model through the same Tinker API), or "
-        "a JSON file of a model behind an OpenAI-compatible API (docs/recipes.md); None = the tasks' own",
+        "a JSON file of a model behind an OpenAI-compatible API (docs/other_models.md); None = the tasks' own",
         resume=NEXT_STEP,
     )
 
@@ -332,8 +332,8 @@ class Config(TrialSettings, RunSettings):
     # -- judge
     judge: str | None = field(
         None,
-        "JSON file of a model that judges trials of training, with its weight and taxonomy (docs/recipes.md); with a "
-        "taxonomy wandb_project ends in _with_taxonomy_feedback; None = rewards are the verifier's alone",
+        "JSON file of a model that judges trials of training, with its weight and taxonomy (docs/other_models.md); "
+        "with a taxonomy wandb_project ends in _with_taxonomy_feedback; None = rewards are the verifier's alone",
         resume=NEXT_STEP,
     )
 

@@ -1,4 +1,4 @@
-"""The package from Python: what `import harbortrainer` shows, imported when it is used (docs/extending.md)."""
+"""The package from Python: what `import harbortrainer` shows, imported when it is used (docs/python.md)."""
 
 import asyncio
 import contextlib

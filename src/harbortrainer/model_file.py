@@ -69,7 +69,7 @@ def _problems(role: Role, value: Any) -> Iterator[str]:
         if name not in known:
             yield f"{role}: {name}: no such field; one of {', '.join(known)}"
         elif given is not None and (not isinstance(given, known[name]) or isinstance(given, bool)):
-            yield f"{role}: {name}={given}: has another type (docs/recipes.md)"
+            yield f"{role}: {name}={given}: has another type (docs/other_models.md)"
     if value["model"] in (SCRIPTED, BASE) and role == "user":
         return
     if not isinstance(url := value.get("url"), str):

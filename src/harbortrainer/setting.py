@@ -34,6 +34,7 @@ class Check:
 
 ABOVE_0 = Check(lambda value: value > 0, "must be above 0")
 FROM_0 = Check(lambda value: value >= 0, "must be 0 or more")
+PORT = Check(lambda port: 0 <= port < 65536, "a port, or 0 for a free one")
 BELOW_1 = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 
 
@@ -127,12 +128,12 @@ FORMER = {
     "max_container_hours": Former(0.0, "use max_usd, max_trials or max_wall_sec"),
     "server_usd_per_hour": Former(0.0, "use prices=FILE with usd_per_hour (docs/cost.md)"),
     **{
-        f"{role}_{part}": Former(default, f"use {role}=FILE (docs/recipes.md)", moved=True)
+        f"{role}_{part}": Former(default, f"use {role}=FILE (docs/other_models.md)", moved=True)
         for role in ("user", "judge")
         for part, default in (("model", None), ("url", None), ("key", None), ("kwargs", {}))
     },
-    "judge_weight": Former(0.1, "use judge=FILE with weight (docs/recipes.md)", moved=True),
-    "taxonomy": Former(None, "use judge=FILE with taxonomy (docs/recipes.md)", moved=True),
+    "judge_weight": Former(0.1, "use judge=FILE with weight (docs/other_models.md)", moved=True),
+    "taxonomy": Former(None, "use judge=FILE with taxonomy (docs/other_models.md)", moved=True),
     "on_stop": Former("cancel", "running trials are cancelled; max_trials lets the last ones end"),
     "init_optimizer": Former(False, "Adam starts afresh; resume=RUN_DIR continues a run with its moments"),
     "max_tokens_total": Former(0.0, "use max_usd with prices=FILE, max_trials or max_wall_sec"),

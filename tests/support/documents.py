@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _FOLDERS = ("docs/*.md", "datasets/README.md", "datasets/*/README.md", "models/*/README.md")
-_FIRST = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md", "bench/RESULTS.md")
+_FIRST = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md", "bench/RESULTS.md", "tests/README.md")
 PAGES = [*map(Path, _FIRST), *sorted(page for folder in _FOLDERS for page in Path().glob(folder))]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")

@@ -133,11 +133,13 @@ class MadeRun:
         phases = ("environment_setup", "agent_setup", "agent_execution", "verifier")
         result = {p: {"started_at": times[i], "finished_at": times[i + 1]} for i, p in enumerate(phases)}
         (folder / "result.json").write_text(json.dumps(result | {"finished_at": times[-1]}))
-        steps: list[dict[str, Any]] = [{"source": "user", "message": INSTRUCTION + folder.name[-8:-4]}]
+        first = {"source": "user", "message": INSTRUCTION + folder.name[-8:-4], "timestamp": times[2]}
+        steps: list[dict[str, Any]] = [first]
         for turn in range(self._turns):
             calls = [{"function_name": "bash_command", "arguments": {"keystrokes": self.text, "duration": 1.0}}]
             screen = f"$ {self.text}" + "".join(f"file {self._random.random()}\n" for _ in range(20))
-            step = {"source": "agent", "message": f"Plan {turn}: {self.text}", "tool_calls": calls}
+            at = datetime.fromtimestamp(marks[2] + 2.5 * (turn + 1), UTC).isoformat()
+            step = {"source": "agent", "message": f"Plan {turn}: {self.text}", "tool_calls": calls, "timestamp": at}
             steps.append(step | {"observation": {"results": [{"content": screen}]}})
         (folder / "agent" / "trajectory.json").write_text(json.dumps({"steps": steps}))
         (folder / "verifier" / "test-stdout.txt").write_text(f"{self.text}\n1 passed\n")

@@ -13,7 +13,6 @@ from harbortrainer.cli.main import main
 from harbortrainer.cli.scripts import find_script
 from tests.support import documents
 from tests.support.documents import PAGES, Said
-from tests.unit.test_floors import FLOORS
 
 # Programs of others that a page may call.
 OTHERS = {"cp", "mv", "cd", "cat", "mkdir", "sed", "curl", "docker", "git", "harbor", "pip", "source", "sudo", "uv"}
@@ -196,17 +195,6 @@ def test_a_page_is_read_as_meant(tmp_path: Path) -> None:
     assert [s.text for s in documents.anchors(page)] == ["other.md#a"]
     assert [s.text for s in documents.settings(page)] == ["seed=1"]
     assert [s.text for s in documents.paths(page)] == ["src/harbortrainer/train.py"]
-
-
-def test_the_floors_of_the_architecture_page_are_those_of_the_package() -> None:
-    rows = re.findall(r"^\| (\d*) ?\| `(\w+)(?:/|\.py)` \|", Path("docs/architecture.md").read_text(), re.MULTILINE)
-    drawn: list[set[str]] = []
-    for number, name in rows:
-        if number:
-            assert int(number) == len(FLOORS) - len(drawn)
-            drawn.append(set())
-        drawn[-1].add(name)
-    assert drawn[::-1] == FLOORS
 
 
 def test_a_heading_has_the_anchor_that_github_gives_it(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_the_face_is_what_its_module_says() -> None:
 
 def test_the_pages_program_is_the_example() -> None:
     program = (ROOT / "examples" / "train.py").read_text().split('"""\n\n', 1)[1]
-    assert f"```python\n{program}```" in (ROOT / "docs" / "extending.md").read_text()
+    assert f"```python\n{program}```" in (ROOT / "docs" / "python.md").read_text()
     assert len([line for line in program.splitlines() if line.strip()]) <= 6
 
 

@@ -1,4 +1,4 @@
-"""Imports point down: the floors of the package, read from the syntax trees (docs/architecture.md draws them)."""
+"""Imports point down: the floors of the package, read from the syntax trees (docs/modules.md draws them)."""
 
 import ast
 import re
@@ -9,24 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.floors import FLOORS, PACKAGE
 from tests.conftest import ROOT
 
-PACKAGE = ROOT / "src" / "harbortrainer"
-FLOORS = [  # a module or package imports only what stands in a line above its own
-    {"commands", "stats", "text"},
-    {"errors", "setting"},
-    {"config", "durable", "model_file", "plugins"},
-    {"harbor", "learning", "sft_config", "stopping"},
-    {"cli", "docker", "policy", "tasks"},
-    {"model_api", "other_models"},
-    {"backend", "rollout", "run"},
-    {"budget", "probe", "report", "venues", "watch"},
-    {"bundled", "qualify"},
-    {"doctor", "training"},
-    {"evaluation", "planning", "replay", "sft"},
-    {"serve", "train", "weights"},
-    {"face"},
-]
 # What runs trials in containers: only these modules and packages may name Docker or Harbor, and import from them.
 ROOMS = {
     "bundled.agents.programs", "bundled.hosts.afterwards", "bundled.hosts.facts", "bundled.hosts.messages",

@@ -9,9 +9,9 @@ import pytest
 from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.learning.trajectory import TrialName
-from harbortrainer.report.run import unit
 from harbortrainer.report.trials import funnel, read_trials
 from harbortrainer.report.write import packed, write_report
+from harbortrainer.run.catalogue import metric_of
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_trajectory
 from harbortrainer.stats import estimate_reward
@@ -177,5 +177,11 @@ def test_what_a_continued_run_changed_is_told(own: MadeRun) -> None:
 def test_axes_have_units(made: MadeRun) -> None:
     units = blobs(write_report(made.path))["data"]["units"]
     assert [name for name, word in units.items() if word == "value"] == []
-    assert unit("optim/learning_rate") == "step size" and unit("time/sample") == "s"
-    assert unit("turn/parse_failure_rate") == "share" and unit("some/thing") == "value"
+    assert units["optim/learning_rate"] == "step size" and units["time/sample"] == "s"
+    assert metric_of("eval/reward_low/source/a").unit == "reward" and metric_of("some/thing").unit == "value"
+
+
+def test_a_plot_says_what_its_metric_is_and_how_to_read_it(made: MadeRun) -> None:
+    about = blobs(write_report(made.path))["data"]["about"]
+    assert "fix that first, see faults.md" in about["rollout/infrastructure_failure_rate"]
+    assert not [text for text in about.values() if "](" in text or "`" in text]

@@ -128,7 +128,7 @@ def test_panels_stop_where_the_page_is_full(unchanged: MadeRun, monkeypatch: pyt
     everything = blobs(write_report(unchanged.path))
     shown = everything["data"]["runs"][0]["panels"]
     assert 0 < len(shown) < 36 and len(everything) == len(shown) + 2  # the data and the shared texts
-    empty = len(page("run", packed(everything["data"]), []))
+    empty = len(page("run", {"data": packed(everything["data"])}))
     size = (unchanged.path / "report.html").stat().st_size
     assert size < empty + 30_000 + 100 * len(everything)  # a tag for each panel
 

@@ -114,6 +114,9 @@ TABLE: dict[str, Command] = {
     "report": Command(
         "RUN_DIR ...", "write one HTML page of a run, or of several drawn over each other",
         "report.arguments:ReportArgs", "report.write:report", ("run_dir",)),
+    "watch": Command(
+        "RUN_DIR ...", "serve the report of runs as they go, to browsers on this machine",
+        "report.arguments:WatchArgs", "report.live:watch", ("run_dir",)),
     "replay": Command(
         "RUN_DIR field=value ...", "apply other settings to a run's trials; exit 1 if its datums cannot be rebuilt",
         f"{_REPLAY}.arguments:ReplayArgs", f"{_REPLAY}.replay:replayed", ("run_dir",), f"{_REPLAY}.arguments:parse"),

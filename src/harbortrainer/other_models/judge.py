@@ -51,11 +51,11 @@ def read_taxonomy(given: Any) -> tuple[Category, ...]:
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror}); give a JSON file of categories") from None
         except ValueError as error:
-            raise UserError(f"{path}: no JSON ({error}); docs/recipes.md shows its form") from None
+            raise UserError(f"{path}: no JSON ({error}); docs/other_models.md shows its form") from None
     found = [_category(path, number, entry) for number, entry in enumerate(value if isinstance(value, list) else ())]
     names = [category.name for category in found]
     if not found or len(set(names)) < len(names):
-        raise UserError(f"{path}: needs a list of categories with different names; docs/recipes.md shows one")
+        raise UserError(f"{path}: needs a list of categories with different names; docs/other_models.md shows one")
     return tuple(found)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
+from harbortrainer.report.inside import read_inside
 from harbortrainer.report.trials import TrialRow
 from harbortrainer.run.conversations import DAMAGED, OWN_FILE, own_conversation
 from harbortrainer.run.trajectories import additions, read_log_ratios, read_trajectory
@@ -73,7 +75,7 @@ _OUTPUT = ("test-stdout.txt", "test-stderr.txt", "reward.txt", "reward.json")
 def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
     """What the trial left on disk, as JSON values; a note replaces what a missing or damaged file held."""
     folder = run / "rollouts" / trial.folder / trial.name
-    messages = conversation(folder / "agent" / "trajectory.json") or talk(folder)
+    messages = conversation(folder) or talk(folder)
     shown: dict[str, Any] = {"notes": [], "files": [name for name in _FILES if (folder / name).is_file()]}
     try:
         trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
@@ -87,17 +89,26 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
     if len(messages) > MOST_MESSAGES:
         shown["notes"].append(f"{len(messages) - MOST_MESSAGES} messages in the middle are left out")
         messages = messages[: MOST_MESSAGES // 2] + messages[-MOST_MESSAGES // 2 :]
-    output = {name: text for name in _OUTPUT if (text := _text(folder / "verifier" / name))}
-    return shown | {"messages": messages, "verifier": output, "error": _text(folder / "exception.txt")}
+    output = {name: text for name in _OUTPUT if (text := _text(folder, f"verifier/{name}"))}
+    return shown | {"messages": messages, "verifier": output, "error": _text(folder, "exception.txt")}
 
 
-def conversation(path: Path) -> list[dict[str, Any]]:
-    """Messages of a trial's trajectory.json (ATIF): role and text; of the agent also `calls` and what it `saw`."""
+def conversation(folder: Path) -> list[dict[str, Any]]:
+    """Messages of a trial's trajectory.json (ATIF): role and text; of the agent also `calls` and what it `saw`.
+
+    `at`: seconds after the first one. [] = none, or just being written.
+    """
+    found = read_inside(folder, folder / "agent" / "trajectory.json")
     try:
-        steps = json.loads(path.read_bytes())["steps"]
-        return [_message(step) for step in steps]
+        steps = json.loads(found[0] if found else b"")["steps"]
+        shown = [_message(step) for step in steps]
+        times = [datetime.fromisoformat(step["timestamp"]).timestamp() for step in steps if step.get("timestamp")]
     except DAMAGED:
         return []
+    if len(times) == len(shown):
+        for message, at in zip(shown, times, strict=True):
+            message["at"] = round(at - times[0], 2)
+    return shown
 
 
 ROLES = {"assistant": "agent", "tool": "result"}  # of a venue's own conversation; others are shown as they are
@@ -209,12 +220,9 @@ def _plain(content: Any) -> str:
     return "" if content is None else str(content)
 
 
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(4 * MOST_CHARACTERS)
-            size = path.stat().st_size
-    except OSError:
+def _text(folder: Path, name: str) -> str:
+    if (found := read_inside(folder, folder / name, 4 * MOST_CHARACTERS)) is None:
         return ""
+    data, size = found
     more = f"\n[… {size - len(data)} bytes left out …]" if size > len(data) else ""
     return cut(data.decode(errors="replace")) + more

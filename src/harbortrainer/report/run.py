@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -135,51 +134,6 @@ def _number(value: Any) -> float | None:
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.9g}")
-
-
-_UNITS = (
-    (r"learning_rate", "step size"),
-    (r"^hosts/(joined|lost)$", "hosts"),
-    (r"^hosts/places$", "places"),
-    (r"^hosts/faults/", "trials"),
-    (r"^hosts/start_sec/", "s"),
-    (r"nll$", "nats a token"),
-    (r"loss", "loss"),
-    (r"_fraction$|_rate$|^util/", "share"),
-    (r"_per_second$", "1/s"),
-    (r"^spend/usd", "USD"),
-    (r"^spend/tokens", "tokens"),
-    (r"_ms_per_turn$", "ms a turn"),
-    (r"^rollout/parallel_(limit|most)$", "agents"),
-    (r"^off_policy/staleness", "steps"),
-    (r"^off_policy/turns_by_age", "turns"),
-    (r"^off_policy/groups", "groups"),
-    (r"^off_policy/ratio", "ratio"),
-    (r"^off_policy/effective", "share"),
-    (r"^time/|^trial_time/|_seconds$|_sec$|^spend/container_sec", "s"),
-    (r"tokens_per_unique_token$|_ratio$", "ratio"),
-    (r"_bytes$", "bytes"),
-    (r"per_trajectory$", "datums a trial"),
-    (r"^turn/per_trial$", "turns a trial"),
-    (r"^turn/sampled_tokens$", "tokens a turn"),
-    (r"^turn/special_strings$", "strings"),
-    (r"^tokens/|/tokens$|_tokens$", "tokens"),
-    (r"^reward/|^eval/reward", "reward"),
-    (r"^kl/|^logprobs/|entropy", "nats a token"),
-    (r"grad_norm", "norm"),
-    (r"^optim/steps$", "optimizer steps"),
-    (r"^train/datums$", "datums"),
-    (r"^train/skipped_batch$", "1 = skipped"),
-    (r"^eval/tasks$", "tasks"),
-    (r"^group/trials|^outcome/|^funnel/|trials", "trials"),
-    (r"^group/", "groups"),
-    (r"^sampler/|retried$", "count"),
-)
-
-
-def unit(metric: str) -> str:
-    """The unit on the axis; "value" for an unknown metric."""
-    return next((word for pattern, word in _UNITS if re.search(pattern, metric)), "value")
 
 
 # columns of the trials' table, and which of them hold texts from a shared list

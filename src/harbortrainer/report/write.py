@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,33 +19,41 @@ from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError
 from harbortrainer.report.arguments import MOST_PANELS, ReportArgs
 from harbortrainer.report.panel import Pieces, panel
-from harbortrainer.report.run import RunRecord, read_run, unit
+from harbortrainer.report.run import RunRecord, read_run
 from harbortrainer.report.trials import choose
+from harbortrainer.run.catalogue import metric_of
 from harbortrainer.run.directory import base_model
 
 _STATIC = Path(__file__).with_name("static")
-_SCRIPTS = ("elements", "scales", "plots", "table", "trial", "sections", "lanes", "costs", "tables", "main")
+_SCRIPTS = (
+    "elements", "scales", "plots", "table", "replay", "trial", "sections", "lanes", "costs", "tables", "live", "main",
+)  # fmt: skip
+
+
+def as_json(value: Any) -> str:
+    """JSON whose NaN and infinities are null: a browser reads none."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"))
 
 
 def packed(value: Any) -> str:
-    """JSON, gzipped, in base64, which needs no escaping in HTML; NaN and infinities become null."""
-    try:
-        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:  # a browser reads no NaN
-        text = json.dumps(_finite(value), separators=(",", ":"))
-    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+    """JSON, gzipped, in base64, which needs no escaping in HTML."""
+    return base64.b64encode(gzip.compress(as_json(value).encode(), 6, mtime=0)).decode()
 
 
-def page(title: str, data: str, panels: Sequence[str]) -> str:
-    """The HTML. `data`, `panels`: from `packed`; by its policy, browsers run no script but the page's own."""
+def page(title: str, blobs: Mapping[str, str]) -> str:
+    """The HTML. `blobs`: values from `packed` by name; without any the page asks its server for them.
+
+    By its policy, browsers run no script but the page's own.
+    """
     script = "\n".join((_STATIC / f"{name}.js").read_text() for name in _SCRIPTS)
     script = f'"use strict";\n{script}'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
-    blobs = "\n".join(
-        f'<script type="text/plain" id="{name}">{blob}</script>'
-        for name, blob in [("data", data), *((f"panel{index}", panel) for index, panel in enumerate(panels))]
-    )
+    policy += "" if blobs else "; connect-src 'self'"
+    held = "\n".join(f'<script type="text/plain" id="{name}">{blob}</script>' for name, blob in blobs.items())
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -60,7 +68,7 @@ def page(title: str, data: str, panels: Sequence[str]) -> str:
 <body>
 <noscript>This report draws itself: allow scripts for this file.</noscript>
 <main id="page"><p id="waiting">Unpacking…</p></main>
-{blobs}
+{held}
 <script>{script}</script>
 </body>
 </html>
@@ -87,16 +95,24 @@ def write_report(*runs: Path, out: Path | None = None, panels: int = MOST_PANELS
     """
     records = [read_run(path) for path in runs]
     target = (out or records[0].run.path / NAME).expanduser().resolve()
-    blobs = _panels(records, panels)
-    metrics = sorted({name for record in records for name in record.shown["metrics"]["values"]})
-    data = {
-        "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "runs": [record.shown | {"root": _link(record, target)} for record in records],
-        "units": {name: unit(name) for name in metrics},
-    }
+    blobs = {f"panel{index}": blob for index, blob in enumerate(_panels(records, panels))}
+    for record in records:
+        record.shown["root"] = _link(record, target)
     title = " · ".join(record.run.name for record in records)
-    replace_text(target, page(title, packed(data), blobs))
+    replace_text(target, page(title, {"data": packed(page_data(records)), **blobs}))
     return target
+
+
+def page_data(records: Sequence[RunRecord]) -> dict[str, Any]:
+    """What the page draws, but for its trials in full."""
+    names = sorted({name for record in records for name in record.shown["metrics"]["values"]})
+    metrics = {name: metric_of(name) for name in names}
+    return {
+        "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "runs": [record.shown for record in records],
+        "units": {name: metric.unit for name, metric in metrics.items()},
+        "about": {name: metric.plain for name, metric in metrics.items() if metric.what},
+    }
 
 
 def leave_report(run: Path) -> str:
@@ -150,11 +166,17 @@ def _link(record: RunRecord, target: Path) -> str:
     return "" if path == "." else quote(path) + "/"
 
 
-async def report(args: ReportArgs) -> int:
-    """Exit status 0. Raises UserError for a folder without a run, one named twice, or a file that cannot be written."""
-    runs = [Path(name) for name in args.run_dir]
+def distinct(names: Sequence[str]) -> list[Path]:
+    """Folders of runs. Raises UserError for one named twice."""
+    runs = [Path(name) for name in names]
     if len({path.resolve() for path in runs}) < len(runs):
         raise UserError("run_dir: the same folder is named twice; name each run once")
+    return runs
+
+
+async def report(args: ReportArgs) -> int:
+    """Exit status 0. Raises UserError for a folder without a run, one named twice, or a file that cannot be written."""
+    runs = distinct(args.run_dir)
     out = runs[0] / "comparison.html" if len(runs) > 1 else None
     if args.out is not None:
         out = Path(args.out)

@@ -3,9 +3,7 @@
 import chz
 
 from harbortrainer.config import ServerSettings, ToolFormat
-from harbortrainer.setting import ABOVE_0, FROM_0, Check, field
-
-_PORT = Check(lambda port: 0 <= port < 65536, "a port, or 0 for a free one")
+from harbortrainer.setting import ABOVE_0, FROM_0, PORT, field
 
 
 @chz.chz
@@ -27,7 +25,7 @@ class ServeArgs(ServerSettings):
 
     # -- clients
     host: str = field("127.0.0.1", "address to listen on")
-    port: int = field(8001, "port to listen on; 0 = a free one", check=_PORT)
+    port: int = field(8001, "port to listen on; 0 = a free one", check=PORT)
     name: str = field("policy", "name of the model that clients see")
     key: str = field(
         "SERVE_API_KEY", "environment variable with the key that clients must send; without it one is made and printed"

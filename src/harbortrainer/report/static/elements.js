@@ -11,13 +11,16 @@ function fill(node, attributes, children) {
   return node;
 }
 
+const served = () => !document.getElementById("data");
 const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 const div = (...children) => el("div", {}, ...children);
 const soft = (...text) => el("p", { class: "soft" }, ...text);
 const folded = (title, ...children) => el("details", {}, el("summary", {}, title), ...children);
 const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
+// The value of this name in the page, else of the server that gave the page: `watch` keeps none in it.
 async function unpack(id) {
+  if (served()) return (await fetch(id)).json();
   const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }

@@ -108,8 +108,7 @@ const SAMPLING = [
   ["trials", "Trials"],
 ];
 
-async function main() {
-  const page = await unpack("data");
+function draw(page) {
   page.runs.forEach((run, index) => Object.assign(run, { index, rows: unpackTrials(run) }));
   const one = el("div");
   const show = (index) => one.replaceChildren(...ofOneRun(page, page.runs[index]));
@@ -127,6 +126,7 @@ async function main() {
   document.getElementById("page").replaceChildren(
     el("header", {}, el("h1", {}, "Run report"), made, el("nav", {}, links)),
     ...summary(page),
+    served() ? underWay(page) : "",
     sampling.length < page.runs.length ? losses(page) : "",
     sampling.length ? rewards(page) : "",
     ...picker,
@@ -135,6 +135,11 @@ async function main() {
     section("settings", "Settings", "", settings(page)),
   );
   if (sampling.length) show(sampling[0].index);
+}
+
+async function main() {
+  draw(await unpack("data"));
+  if (served()) follow(draw);
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 }
 

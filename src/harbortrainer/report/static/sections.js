@@ -20,7 +20,7 @@ function metricSeries(page, name) {
 function metric(page, name) {
   const odd = sum(page.runs.map((run) => run.metrics.odd[name]));
   const note = odd ? `${odd} values that are no finite number` : "";
-  return lines({
+  const plot = lines({
     title: name,
     unit: page.units[name] || "value",
     series: metricSeries(page, name),
@@ -28,6 +28,7 @@ function metric(page, name) {
     legend: page.runs.length > 1,
     note,
   });
+  return fill(plot, { title: page.about[name] }, []);
 }
 
 // Those of the metrics that there are, beside each other.

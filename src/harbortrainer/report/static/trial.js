@@ -27,15 +27,31 @@ async function openTrial(run, trial, neighbours = []) {
     dialog.append(soft(row, "panels=N on the command line shows more trials in full."));
     return;
   }
-  const [shown, texts] = await Promise.all([unpack(`panel${index}`), unpack("panel0")]);
-  dialog.querySelector(".files").append(...shown.files.flatMap((file) => [" · ", fileLink(run, trial, file, file)]));
-  dialog.append(
-    ...shown.notes.map((note) => el("p", { class: "warn" }, note)),
-    shaping(shown.shaping || {}),
-    conversation(shown.messages, texts),
-    verifier(shown),
-    tokens(trial, shown.tokens),
-  );
+  const terminal = el("section");
+  const rest = el("div");
+  dialog.append(terminal, rest);
+  const texts = served() ? [] : await unpack("panel0");
+  const screen = replay();
+  let before = "";
+  const show = async () => {
+    const shown = await unpack(`panel${index}`);
+    const now = JSON.stringify(shown);
+    if (now === before) return;
+    before = now;
+    Object.assign(trial, shown.row || {});
+    dialog.querySelector(".trial-facts").replaceChildren(...trialFacts(run, trial).children);
+    dialog.querySelector(".files").append(...shown.files.flatMap((file) => [" · ", fileLink(run, trial, file, file)]));
+    terminal.replaceChildren(screen(shown.messages, trial.outcome === "running"));
+    rest.replaceChildren(
+      ...shown.notes.map((note) => el("p", { class: "warn" }, note)),
+      shaping(shown.shaping || {}),
+      conversation(shown.messages, texts),
+      verifier(shown),
+      tokens(trial, shown.tokens),
+    );
+  };
+  await show();
+  if (served() && trial.outcome === "running") whileOpen(dialog, () => trial.outcome === "running", show);
 }
 
 function trialFacts(run, trial) {
