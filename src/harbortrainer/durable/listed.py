@@ -67,7 +67,7 @@ def digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def names_below(folder: Path) -> list[str]:
+def names_below(folder: Path | str) -> list[str]:
     """Paths, relative to a folder, of the files in it and in folders below, in the order of paths. Links to files count."""
     found: list[str] = []
     for at, _, names in os.walk(folder):

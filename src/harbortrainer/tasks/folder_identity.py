@@ -1,6 +1,7 @@
 """The identity of a task directory: by its instruction, tests, solution and environment."""
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -87,10 +88,10 @@ def _files(path: Path, *tops: str) -> Iterator[str]:
     """Files of these names, and below folders of these names, in the task and in each of its steps; in order."""
     for root in ("", *(f"steps/{step.name}/" for step in sorted((path / "steps").glob("*")))):
         for top in tops:
-            if (path / root / top).is_file():
+            if os.path.isfile(where := f"{path}/{root}{top}"):
                 yield f"{root}{top}"
-            elif (path / root / top).is_dir():
-                yield from (f"{root}{top}/{name}" for name in names_below(path / root / top))
+            else:
+                yield from (f"{root}{top}/{name}" for name in names_below(where))
 
 
 def _normal(content: bytes) -> str:
@@ -110,9 +111,7 @@ def holds_data(environment: Path, docker_image: str | None) -> bool:
     """
     if docker_image and not _PLAIN_IMAGE.fullmatch(docker_image):
         return True
-    if not environment.is_dir():
-        return False
-    if any(file.is_file() and file.name not in _RECIPES for file in environment.rglob("*")):
+    if any(os.path.basename(name) not in _RECIPES for name in names_below(environment)):
         return True
     dockerfile = environment / "Dockerfile"
     return dockerfile.is_file() and any(map(_brings, _instructions(dockerfile.read_text(errors="replace"))))
