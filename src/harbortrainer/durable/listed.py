@@ -68,9 +68,7 @@ def digest(folder: Path) -> str:
 
 
 def names_below(folder: Path | str) -> list[str]:
-    """Paths, relative to a folder, of the files in it and in folders below, in the order of paths. Links to files count."""
-    found: list[str] = []
-    for at, _, names in os.walk(folder):
-        inner = at[len(str(folder)) + 1 :]
-        found += [f"{inner}/{name}" if inner else name for name in names if os.path.isfile(f"{at}/{name}")]
+    """Relative paths of the files, and links to files, in a folder and in those below; in the order of paths."""
+    below = (f"{at}/{name}" for at, _, names in os.walk(folder) for name in names)
+    found = (path[len(str(folder)) + 1 :] for path in below if os.path.isfile(path))
     return sorted(found, key=lambda name: name.split("/"))

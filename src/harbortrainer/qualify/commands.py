@@ -54,7 +54,8 @@ async def show_tasks(args: ListArgs) -> int:
         instruction = path / "instruction.md"
         text = instruction.read_text(errors="replace") if instruction.is_file() else ""
         keys = {reason: key[:_SHORT] for reason, key in identity.keys}
-        shown.append(_row(path, read_quarantine(path.parent)) | {"instruction": text, "digests": keys, "settings": read_settings(path)})
+        row = _row(path, read_quarantine(path.parent))
+        shown.append(row | {"instruction": text, "digests": keys, "settings": read_settings(path)})
     if not give_json(json.dumps(shown, indent=2, default=str), args.json):
         for one in shown:
             for name, value in one.items():

@@ -300,6 +300,9 @@ def content_digest(environment_dir: Path) -> str:
 
 def _context(environment_dir: Path) -> list[str]:
     ignore = environment_dir / ".dockerignore"
-    lines = ignore.read_text().splitlines() if ignore.exists() else []
+    if not ignore.exists():
+        below = (f"{at}/{name}" for at, folders, files in os.walk(environment_dir) for name in (*folders, *files))
+        return sorted(path[len(str(environment_dir)) + 1 :] for path in below)
+    lines = ignore.read_text().splitlines()
     patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     return [name for name in sorted(exclude_paths(str(environment_dir), patterns)) if name]
