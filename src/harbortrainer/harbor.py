@@ -21,6 +21,7 @@ from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError, raised_here
 
 if TYPE_CHECKING:
+    from harbor.models.task.config import TaskConfig
     from harbor.models.trial.result import ExceptionInfo
 
 HARBOR = "harbor.utils.logger"
@@ -138,6 +139,18 @@ def with_litellm() -> None:
     """Gives Harbor's look-up of providers and keys the real litellm: agents with a client of their own need it."""
     config = importlib.import_module("harbor.llms.litellm_config")
     vars(config)["litellm"] = importlib.import_module("litellm")
+
+
+def task_config(task_dir: Path) -> "TaskConfig":
+    """What the task.toml of a task directory says. Raises OSError, ValueError."""
+    return _parsed((task_dir / "task.toml").read_text())
+
+
+@functools.lru_cache(maxsize=1)  # of one task, several things are asked one after another
+def _parsed(toml: str) -> "TaskConfig":
+    from harbor.models.task.config import TaskConfig
+
+    return TaskConfig.model_validate_toml(toml)
 
 
 @functools.cache

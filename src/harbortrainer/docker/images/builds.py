@@ -19,6 +19,7 @@ from docker.errors import BuildError as DockerBuildError
 from docker.utils import parse_repository_tag
 
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images.steps import in_turn
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.errors import one_line
 
@@ -170,22 +171,23 @@ def bases(dockerfile: str) -> list[str]:
 def _build(
     environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event, what: str, dockerfile: Path
 ) -> None:
-    if feature := buildkit_feature(dockerfile.read_text()):
+    if feature := buildkit_feature(text := dockerfile.read_text()):
         _used_buildkit.append(reference)
         follow(build_with_cli(environment_dir, reference, labels, feature, stop, dockerfile), what, stop)
         return
     log: list[str] = []
     try:
-        events = engine().build(
-            path=str(environment_dir),
-            dockerfile=str(dockerfile),
-            tag=reference,
-            labels=dict(labels),
-            rm=True,
-            forcerm=True,
-            decode=True,
-        )
-        follow(events, what, stop, log)
+        with in_turn(text, stop) as read:
+            events = engine().build(
+                path=str(environment_dir),
+                dockerfile=str(dockerfile),
+                tag=reference,
+                labels=dict(labels),
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+            follow(read(events), what, stop, log)
     except (APIError, DockerBuildError) as error:
         raise ImageError(f"{what}: {getattr(error, 'explanation', None) or error}") from error
     finally:

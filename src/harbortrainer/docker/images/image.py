@@ -34,6 +34,7 @@ from harbortrainer.docker.images.origins import fetch, other_bases, share, with_
 from harbortrainer.docker.images.tmux_image import INSTALL_SEC, with_tmux
 from harbortrainer.docker.keeping.cleaning import image_labels
 from harbortrainer.errors import one_line
+from harbortrainer.harbor import task_config
 from harbortrainer.stopping import in_daemon_thread
 
 MARK_SEC = 3600.0  # between two tags of an image that is in use
@@ -206,11 +207,10 @@ def image_notes(task: str, images: Iterable[Image]) -> Iterator[tuple[str, str]]
 
 def sources(task_dir: Path) -> Iterator[tuple[tuple[Path, str | None], float]]:
     """(folder, prebuilt image), seconds: for the containers of a task and of its verifiers."""
-    from harbor.models.task.config import TaskConfig  # not where its images are known already
-    from harbor.models.task.paths import TaskPaths
+    from harbor.models.task.paths import TaskPaths  # not where its images are known already
     from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
-    task, paths = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text()), TaskPaths(task_dir)
+    task, paths = task_config(task_dir), TaskPaths(task_dir)
     definitions = [(paths.environment_dir, task.environment)]
     for step in task.steps or [None]:
         if definition := resolve_verifier_environment_definition(task, paths, step):
