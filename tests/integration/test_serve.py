@@ -24,7 +24,7 @@ from tests.conftest import MODEL, ROOT, free_port
 KEY = "a-key-of-this-test"
 QUICKSTART = ROOT / "datasets" / "quickstart"
 NAMES = [f"{kind}-{n}" for kind in ("append", "copy", "count", "create", "search") for n in range(1, 5)]
-# Harbor's own containers are named at random, which the shell's prompt shows and the policy reads: 5 of 20 rewards differed.
+# Harbor names containers at random, which the shell's prompt shows to the policy: 5 of 20 rewards differed.
 SAME_PROMPT = "\nRUN echo \"PS1='root@harbor:\\w# '\" >> /etc/bash.bashrc\n"
 READY = re.compile(r"answers at (http://\S+)/v1 as model policy.*ready")
 
