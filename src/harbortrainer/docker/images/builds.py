@@ -30,6 +30,7 @@ FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.M | re.
 _STAGE = re.compile(r"^Step \d+/\d+ : FROM ", re.M)  # in the log of the classic builder, as the next two
 _MADE = re.compile(r"^ ---> ([0-9a-f]{12})$", re.M)
 _BUILT = "Successfully built "
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOG_TAIL_LINES = 20
 _LOCK_SEC = 0.2  # between two tries to get a lock
 _log = logging.getLogger(__name__)
@@ -206,7 +207,7 @@ def follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event, l
         if "error" in event:
             tail = "\n".join("".join(log).rstrip().splitlines()[-_LOG_TAIL_LINES:])
             raise ImageError(f"{what}: {event['error'].strip()}" + (f"\n{tail}" if tail else ""))
-        log.append(event.get("stream", ""))
+        log.append(_COLOUR.sub("", event.get("stream", "")))
 
 
 def _name_left(log: str) -> None:
