@@ -19,6 +19,7 @@ from harbortrainer.budget.budget import Budget, no_price
 from harbortrainer.budget.forecast import Forecast, Range
 from harbortrainer.cli.output import give_json, wide_console
 from harbortrainer.config import SETTINGS, Config
+from harbortrainer.durable.facts import unchanging
 from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
@@ -76,7 +77,8 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
     Raises UserError for whatever would stop the run at its start, and when `json_file` cannot be written.
     """
     outside = outside or Outside()
-    prepared = await prepare(config, outside)
+    with unchanging():
+        prepared = await prepare(config, outside)
     plan = prepared.plan
     if plan.finished:
         print(f"{config.resume} is complete; to go on, give a higher n_epochs or max_steps")

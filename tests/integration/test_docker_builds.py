@@ -105,6 +105,21 @@ async def _told(builder: asyncio.subprocess.Process) -> bytes:
     return told
 
 
+async def test_first_steps_that_images_share_are_made_once(tmp_path: Path) -> None:
+    """The daemon would make them for each of the builds that begin at the same time."""
+    first = f"{BASE}ENV MARK={tmp_path}\nRUN sleep 1 && date +%s%N > /shared\n"
+    tasks = [write_task(tmp_path / f"t{n}", dockerfile=f"{first}RUN echo {n} > /own\n") for n in range(3)]
+    made = [image for (image,) in await asyncio.gather(*map(images.images_of, tasks))]
+    try:
+        layers = [engine().inspect_image(image.base or image.reference)["RootFS"]["Layers"] for image in made]
+        assert len({tuple(of_image[:-1]) for of_image in layers}) == 1
+        assert len({of_image[-1] for of_image in layers}) == 3
+    finally:
+        for image in made:
+            for name in filter(None, (image.reference, image.base)):
+                engine().remove_image(name)
+
+
 async def test_a_silent_build_does_not_hold_up_who_is_interrupted(tmp_path: Path) -> None:
     command = f"sleep {int.from_bytes(os.urandom(3)) + 100_000}"
     task = write_task(tmp_path / "silent", dockerfile=f"{BASE}RUN {command}\n")

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("docker_ready")
 BROKEN = {
     "copies": ("COPY no/such.tar /app/\n", "COPY failed"),
     "command": ("RUN echo some words && exit 9\n", "some words"),
+    "colours": ("RUN echo in red >&2 && exit 9\n", "| in red"),
     "syntax": ("FORM nothing\n", "unknown instruction"),
     "package": ("RUN apt-get install -y no-such-package-at-all\n", "Unable to locate package"),
     "user": ("USER nobody-there\nRUN true\n", "nobody-there"),
@@ -74,6 +75,7 @@ async def test_each_kind_of_broken_image_is_named_with_the_builders_words(tmp_pa
             assert await lacking(supply, good) == ""
         for name, (_, words) in BROKEN.items():
             assert found[name].startswith(UNSUPPLIED) and words in found[name], found[name]
+            assert "Removing" not in found[name] and found[name].isprintable()
     finally:
         remove([good])
 

@@ -24,6 +24,8 @@ from tests.conftest import MODEL, ROOT, free_port
 KEY = "a-key-of-this-test"
 QUICKSTART = ROOT / "datasets" / "quickstart"
 NAMES = [f"{kind}-{n}" for kind in ("append", "copy", "count", "create", "search") for n in range(1, 5)]
+# Harbor names containers at random, which the shell's prompt shows to the policy: 5 of 20 rewards differed.
+SAME_PROMPT = "\nRUN echo \"PS1='root@harbor:\\w# '\" >> /etc/bash.bashrc\n"
 READY = re.compile(r"answers at (http://\S+)/v1 as model policy.*ready")
 
 
@@ -85,8 +87,9 @@ def test_harbors_own_command_line_gets_the_rewards_of_an_evaluation(
     tasks = tmp_path / "tasks"
     for name in NAMES:  # Harbor's own Docker environment refuses tasks without a network where it cannot enforce that
         shutil.copytree(QUICKSTART / name, tasks / name)
-        file = tasks / name / "task.toml"
+        file, recipe = tasks / name / "task.toml", tasks / name / "environment" / "Dockerfile"
         file.write_text(file.read_text().replace('network_mode = "no-network"', ""))
+        recipe.write_text(recipe.read_text() + SAME_PROMPT)
     words = [str(ROOT / ".venv" / "bin" / "harbor"), "run", "-p", str(tasks), "-a", "terminus-2", "-m", "openai/policy"]
     words += [
         "--ak",

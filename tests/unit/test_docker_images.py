@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.images.builds import build_with_cli, buildkit_feature
+from harbortrainer.docker.images.builds import ImageError, build_with_cli, buildkit_feature, follow
 from harbortrainer.docker.images.image import Image, content_digest, image_notes
 from harbortrainer.docker.images.inventory import missing_note
 from harbortrainer.docker.images.tmux_image import _dockerfile, _last_line, tmux_reference
@@ -104,5 +104,8 @@ def test_tmux_is_added_as_root_and_the_user_stays() -> None:
 
 
 def test_why_tmux_is_not_added_is_the_last_line_of_the_script() -> None:
-    log = ": '/bin/sh' returned 1\n ---> Running in 5\n\x1b[91mE: no tmux\n\x1b[0mRemoving intermediate container 5\n"
-    assert _last_line(log) == "E: no tmux"
+    said = [" ---> Running in 5\n", "\x1b[91mE: no tmux\n\x1b[0m", "Removing intermediate container 5\n"]
+    events = [*({"stream": line} for line in said), {"error": "'/bin/sh' returned 1"}]
+    with pytest.raises(ImageError) as fault:
+        follow(iter(events), "", threading.Event())
+    assert _last_line(str(fault.value)) == fault.value.last_lines.rpartition(" | ")[2] == "E: no tmux"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from harbor.models.task.file_filter import TaskFileFilter
+from harbor.models.task.task import Task
 
 from harbortrainer import harbor
 from tests.support.task_folder import write_task
@@ -40,6 +41,15 @@ def test_the_short_cut_changes_no_answer(tmp_path: Path, monkeypatch: pytest.Mon
         assert any(found.values()) and not all(found.values())
     finally:
         harbor.hasten_task_files.cache_clear()
+
+
+def test_a_link_out_of_the_task_is_still_refused(tmp_path: Path) -> None:
+    harbor.hasten_task_files()
+    task = write_task(tmp_path / "task", files={"tests/data/notes.md": "x"})
+    assert Task(task).name.endswith("task")
+    (task / "tests" / "data" / "link").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="Input paths must stay within the task"):
+        Task(task)
 
 
 def test_a_batch_that_ends_before_its_first_trial_has_no_files(tmp_path: Path) -> None:

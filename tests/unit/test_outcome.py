@@ -35,7 +35,8 @@ def llm(
     stop_reason: str = "done", *, turns: tuple[Turn, ...] = (TURN,), broken: str = "", unanswered: bool = False
 ) -> Any:
     error = SamplingError(broken) if broken else None
-    return SimpleNamespace(stop_reason=stop_reason, turns=list(turns), fault=error, unanswered=unanswered)
+    about: dict[str, Any] = {"turns": list(turns), "fault": error, "unanswered": unanswered, "context_limit": 2048}
+    return SimpleNamespace(stop_reason=stop_reason, **about)
 
 
 def test_every_outcome_has_a_treatment_and_faults_are_never_trained_on() -> None:
@@ -91,6 +92,12 @@ def test_a_trial_whose_first_request_was_never_answered_does_not_count_against_i
 def test_a_timeout_before_anything_was_sampled_is_the_infrastructures() -> None:
     outcome, detail, reward = classify(result({"reward": 0.0}, "AgentTimeoutError"), llm("interrupted", turns=()))
     assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None) and "nothing was sampled" in detail
+
+
+def test_an_instruction_that_is_too_long_is_named() -> None:
+    outcome, detail, reward = classify(result({"reward": 0.0}), llm("context_length", turns=()))
+    assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert detail == "nothing was sampled: the first prompt leaves no room in context_limit=2048"
 
 
 def test_a_step_of_a_multi_step_trial_can_spoil_it() -> None:

@@ -20,7 +20,8 @@ _SETTLED_NS = 50_000_000  # a file that changed less than this before it was rea
 
 def fact(task: Path, name: str, find: Callable[[], Any]) -> Any:
     """The JSON value that `find` gives for a task directory, found again only when a stat of its files has changed."""
-    return _store(str(task.parent)).get(task, name, find)
+    folder, _, of = str(task).rpartition("/")
+    return _store(folder).get(of, _stamp(str(task)), name, find)
 
 
 @contextlib.contextmanager
@@ -33,7 +34,7 @@ def unchanging() -> Iterator[None]:
         _stamps.pop()
 
 
-_stamps: list[dict[Path, tuple[str, int]]] = []
+_stamps: list[dict[str, tuple[str, int]]] = []
 
 
 class _Store:
@@ -48,9 +49,9 @@ class _Store:
             self._known = json.loads(self._file.read_text())
         atexit.register(self.save)
 
-    def get(self, task: Path, name: str, find: Callable[[], Any]) -> Any:
-        now, (stamp, newest) = time.time_ns(), _stamp(task)
-        known, facts = self._known.get(task.name, ("", {}))
+    def get(self, task: str, stamped: tuple[str, int], name: str, find: Callable[[], Any]) -> Any:
+        now, (stamp, newest) = time.time_ns(), stamped
+        known, facts = self._known.get(task, ("", {}))
         if known != stamp:
             facts = {}
         if name in facts:
@@ -58,7 +59,7 @@ class _Store:
         found = find()
         if newest < now - _SETTLED_NS:
             facts[name] = found
-            self._known[task.name] = stamp, facts
+            self._known[task] = stamp, facts
             self._changed = True
         return found
 
@@ -76,7 +77,7 @@ def _store(folder: str) -> _Store:
     return _Store(folder)
 
 
-def _stamp(task: Path) -> tuple[str, int]:
+def _stamp(task: str) -> tuple[str, int]:
     """A digest of the names and stats of all files and folders of a task; the newest change, in ns."""
     if _stamps and task in _stamps[-1]:
         return _stamps[-1][task]
@@ -86,9 +87,9 @@ def _stamp(task: Path) -> tuple[str, int]:
     return found
 
 
-def _taken(task: Path) -> tuple[str, int]:
-    seen = [(entry.path, entry.stat(follow_symlinks=False)) for entry in _walk(str(task))]
-    cut = len(str(task))
+def _taken(task: str) -> tuple[str, int]:
+    seen = [(entry.path, entry.stat(follow_symlinks=False)) for entry in _walk(task)]
+    cut = len(task)
     text = "\n".join(
         f"{path[cut:]} {s.st_mode} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}" for path, s in sorted(seen)
     )

@@ -1,6 +1,7 @@
 """Lists beside task folders, which people read and share: each line is `NAME DIGEST TEXT`, # begins a comment line."""
 
 import hashlib
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,9 +57,18 @@ def unquoted(text: str) -> str:
 def digest(folder: Path) -> str:
     """SHA-256 over the names, modes and contents of a folder's files."""
     total = hashlib.sha256()
-    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-        executable = bool(file.stat().st_mode & 0o100)
-        head = f"{file.relative_to(folder).as_posix()}\0{int(executable)}\0{file.stat().st_size}\0"
+    for name in names_below(folder):
+        file = f"{folder}/{name}"
+        found = os.stat(file)
+        head = f"{name}\0{int(bool(found.st_mode & 0o100))}\0{found.st_size}\0"
         total.update(head.encode("utf-8", "surrogateescape"))
-        total.update(file.read_bytes())
+        with open(file, "rb") as opened:
+            total.update(opened.read())
     return total.hexdigest()
+
+
+def names_below(folder: Path | str) -> list[str]:
+    """Relative paths of the files, and links to files, in a folder and in those below; in the order of paths."""
+    below = (f"{at}/{name}" for at, _, names in os.walk(folder) for name in names)
+    found = (path[len(str(folder)) + 1 :] for path in below if os.path.isfile(path))
+    return sorted(found, key=lambda name: name.split("/"))

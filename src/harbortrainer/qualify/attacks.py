@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from harbortrainer.durable.listed import names_below
 from harbortrainer.venues.harbor.install import code
 
 FOLDER = "/logs/verifier"
@@ -124,7 +125,7 @@ def together(scripts: Iterable[str]) -> str:
 
 
 def files_below(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.is_file())
+    return [folder / name for name in names_below(folder)]
 
 
 def _put(path: str, text: str, how: str = "put") -> str:

@@ -5,19 +5,19 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import requests
 from docker.errors import DockerException
-from rich.table import Table
 
-from harbortrainer.cli.output import UNCUT, give_json, wide_console
+from harbortrainer.cli.output import give_json
 from harbortrainer.docker.images.inventory import missing_images, missing_note
-from harbortrainer.durable.facts import unchanging
+from harbortrainer.durable.facts import fact, unchanging
+from harbortrainer.durable.listed import Listed
 from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import CloseArgs, GetArgs, ListArgs, SplitArgs
-from harbortrainer.qualify.findings import fetches
 from harbortrainer.tasks.close import close
 from harbortrainer.tasks.fetch import DATASET, DIGESTS, check_digests, fetch_dataset
 from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, read_quarantine, read_settings
@@ -32,7 +32,9 @@ _SHORT = 12  # digits of a digest in a table
 async def list_tasks(args: ListArgs) -> int:
     """Print a row a task: fault or quarantine, family, digest, metadata; then which images Docker lacks."""
     with unchanging():
-        rows = [_row(path) for path in task_folders(args)]
+        paths = task_folders(args)
+        listed = {folder: read_quarantine(folder) for folder in {path.parent for path in paths}}
+        rows = [_row(path, listed[path.parent]) for path in paths]
         image_lines = await asyncio.to_thread(_add_images, rows)
         family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
     for row in rows:
@@ -52,7 +54,8 @@ async def show_tasks(args: ListArgs) -> int:
         instruction = path / "instruction.md"
         text = instruction.read_text(errors="replace") if instruction.is_file() else ""
         keys = {reason: key[:_SHORT] for reason, key in identity.keys}
-        shown.append(_row(path) | {"instruction": text, "digests": keys, "settings": read_settings(path)})
+        row = _row(path, read_quarantine(path.parent))
+        shown.append(row | {"instruction": text, "digests": keys, "settings": read_settings(path)})
     if not give_json(json.dumps(shown, indent=2, default=str), args.json):
         for one in shown:
             for name, value in one.items():
@@ -119,6 +122,8 @@ async def get(args: GetArgs) -> int:
 
 def needs(folder: Path) -> list[str]:
     """Lines on what the tasks of a folder need besides Docker: prebuilt images, the network."""
+    from harbortrainer.qualify.findings import fetches  # it imports what runs trials: two seconds
+
     tasks = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
     images = [image for path in tasks if (image := read_settings(path).get("environment", {}).get("docker_image"))]
     fetching = [path for path in tasks if any(one.kind == "verifier fetches" for one in fetches(path))]
@@ -150,22 +155,26 @@ def task_folders(args: ListArgs) -> list[Path]:
     return list(found)
 
 
-def _row(path: Path) -> dict[str, Any]:
-    settings = read_settings(path)
-    metadata = settings.get("metadata", {})
-    content = digest(path)
-    listed = read_quarantine(path.parent).get(path.name)
+def _row(path: Path, quarantine: Mapping[str, Listed]) -> dict[str, Any]:
+    family, category, difficulty = fact(path, "metadata", partial(_metadata, path))
+    listed = quarantine.get(path.name)
     fault = find_fault(path) or ("" if listed is None else f"quarantined: {listed.text}")
     return {
         "name": path.name,
         "path": str(path),
-        "digest": content,
-        "family": str(metadata.get("family") or ""),
-        "category": str(metadata.get("category") or metadata.get("kind") or ""),
-        "difficulty": str(metadata.get("difficulty") or ""),
+        "digest": digest(path),
+        "family": family,
+        "category": category,
+        "difficulty": difficulty,
         "fault": fault,
         "image": "",
     }
+
+
+def _metadata(path: Path) -> list[str]:
+    metadata = read_settings(path).get("metadata", {})
+    category = metadata.get("category") or metadata.get("kind")
+    return [str(value or "") for value in (metadata.get("family"), category, metadata.get("difficulty"))]
 
 
 def _add_images(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -181,9 +190,8 @@ def _add_images(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    table = Table(show_edge=False, pad_edge=False)
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(str(row[name])[: _SHORT if name == "digest" else None] for name in columns))
-    wide_console(UNCUT).print(table)
+    cells = [columns, *([str(row[name])[: _SHORT if name == "digest" else None] for name in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["─" * width for width in widths])
+    for line in cells:
+        print("   ".join(map(str.ljust, line, widths)).rstrip())

@@ -10,6 +10,7 @@ from harbor.models.task.config import TaskConfig
 
 from harbortrainer.docker.integrity.footprint import FOOTPRINT
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
+from harbortrainer.harbor import task_config
 from harbortrainer.venues.harbor.install import failed_fetch, outputs
 
 LATE = "AgentTimeoutError"
@@ -69,7 +70,7 @@ def _texts(trial: Path, name: str) -> list[str]:
 
 def why_failed(task: Path, left: Evidence, fault: str, *, late: bool) -> str:
     """The cause first, then what else failed. `fault`: what prevented a grade; `late`: the agent's limit was over."""
-    config = TaskConfig.model_validate_toml((task / "task.toml").read_text())
+    config = task_config(task)
     if fault:
         return _of_fault(fault, left, config)
     before = [*_of_solution(left, config.agent.timeout_sec if late else None), *_of_service(task, left)]

@@ -14,7 +14,6 @@ from harbor.agents.base import BaseAgent
 from harbor.agents.oracle import OracleAgent
 from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
-from harbor.models.task.config import TaskConfig as HarborTaskConfig
 from harbor.models.task.verifier_mode import VerifierEnvironmentMode, resolve_task_verifier_mode
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig, VerifierConfig
 from harbor.models.trial.paths import TrialPaths
@@ -25,7 +24,7 @@ from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.integrity.allowed import allow, allowed
 from harbortrainer.docker.integrity.footprint import FOOTPRINT, adopt
-from harbortrainer.harbor import boundary, forget_loggers, noting, raise_noted
+from harbortrainer.harbor import boundary, forget_loggers, noting, raise_noted, task_config
 from harbortrainer.qualify.evidence import LATE, Evidence, read_evidence, why_failed
 from harbortrainer.qualify.repeats import REPEATS_FILE, cut_network
 from harbortrainer.rollout.gates import Gates
@@ -148,7 +147,7 @@ class QualificationTrials:
         return await self._run(copy, agent, STRANGER, repeats=0)
 
     async def script(self, task: Path, kind: str, script: str, *, repeats: int) -> QualificationTrial:
-        options = {"script": script, "seconds": int(_task_config(task).agent.timeout_sec or SCRIPT_SEC)}
+        options = {"script": script, "seconds": int(task_config(task).agent.timeout_sec or SCRIPT_SEC)}
         agent = AgentConfig(import_path="harbortrainer.qualify.trials:ScriptAgent", kwargs=options)
         return await self._run(task, agent, kind, repeats=repeats)
 
@@ -192,7 +191,7 @@ class QualificationTrials:
 
     def is_watched(self, task: Path) -> bool:
         """Whether verification runs beside the agent's work, and can be watched or need not be."""
-        separate = resolve_task_verifier_mode(_task_config(task)) is VerifierEnvironmentMode.SEPARATE
+        separate = resolve_task_verifier_mode(task_config(task)) is VerifierEnvironmentMode.SEPARATE
         return separate or self._environment(task).import_path == ENGINE_ENVIRONMENT
 
     def _environment(self, task: Path) -> EnvironmentConfig:
@@ -202,7 +201,7 @@ class QualificationTrials:
     def _trial_config(self, task: Path, agent: AgentConfig, kind: str, kwargs: dict[str, Any]) -> TrialConfig:
         verifier = VerifierConfig(import_path=VERIFIER)
         if kwargs["repeats"] or kwargs.get("offline"):
-            own = _task_config(task).verifier.timeout_sec
+            own = task_config(task).verifier.timeout_sec
             limit = own + (4 * REPEAT_SEC + _SLACK_SEC) / VERIFICATIONS if kwargs["repeats"] else None
             path = "harbortrainer.qualify.repeats:RepeatedVerifier"
             verifier = VerifierConfig(
@@ -247,10 +246,6 @@ def _all_the_same(trial: QualificationTrial, folder: Path) -> QualificationTrial
     if found["without"] is not None and found["without"] >= found["reward"]:
         return trial
     return replace(trial, reward=found["reward"], fault="", unasked=tuple(found["causes"]))
-
-
-def _task_config(task: Path) -> HarborTaskConfig:
-    return HarborTaskConfig.model_validate_toml((task / "task.toml").read_text())
 
 
 def _without_solution(task: Path, folder: Path) -> Path:

@@ -1,13 +1,15 @@
 """The identity of a task directory: by its instruction, tests, solution and environment."""
 
 import hashlib
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from harbortrainer.durable.facts import fact
+from harbortrainer.durable.listed import names_below
 from harbortrainer.tasks.folders import folder_of, read_settings
 from harbortrainer.tasks.identity import (
     SAME_CHECK,
@@ -30,6 +32,7 @@ _PREPARES = """apt apt-get apk dnf yum pip pip3 uv npm rm mkdir useradd adduser 
 chsh set cd true export update-alternatives locale-gen ldconfig dpkg-reconfigure dpkg"""
 _SETTINGS = frozenset(_SETS.split())  # instructions of a Dockerfile that add no data of the task
 _PREPARATIONS = frozenset(_PREPARES.split())  # first words of commands that add none
+_TOPS = ("instruction.md", "environment", "tests", "solution")  # of files that identify a task
 _RECIPES = ("Dockerfile", ".dockerignore")
 _PLAIN_IMAGE = re.compile(r"(?:harbortrainer/)?[\w.-]+(?::[\w.-]+)?(?:@sha256:\w+)?")  # official: without an owner
 
@@ -55,21 +58,20 @@ def _found(path: Path, digest: str) -> list[Any]:
 
 
 def _read(path: Path, digest: str) -> list[Any]:
-    texts = {file: _text(file) for file in _files(path, ("instruction.md", "tests", "solution"))}
-    instruction = "\n".join(texts[file] for file in _files(path, ("instruction.md",)))
-    code = "\n".join(texts[file] for file in _files(path, ("tests", "solution")))
+    names = {top: list(_files(path, top)) for top in _TOPS}
+    contents = {name: (path / name).read_bytes() for of_top in names.values() for name in of_top}
+    instruction, code = (
+        "\n".join(contents[name].decode(errors="replace") for name in of_tops)
+        for of_tops in (names["instruction.md"], [*names["tests"], *names["solution"]])
+    )
     settings = read_settings(path)
     image = str(settings.get("environment", {}).get("docker_image") or "")
-    normal = {top: _normal(path, (top,)) for top in ("instruction.md", "environment", "tests", "solution")}
-    environment, verifier = digest_of((*normal["environment"], image)), digest_of(normal["tests"])
-    parts = (
-        [part for one in normal.values() for part in one]
-        if not (path / "steps").is_dir()
-        else _normal(path, tuple(normal))
-    )
+    normal = {name: _normal(content) for name, content in contents.items()}
+    environment, verifier = _joined(normal, names["environment"], image), _joined(normal, names["tests"])
+    in_order = _files(path, *_TOPS) if (path / "steps").is_dir() else contents
     found = {
         SAME_FILES: digest,
-        SAME_TEXT: digest_of((*parts, image)),
+        SAME_TEXT: _joined(normal, in_order, image),
         SAME_INSTRUCTION: plain_text(instruction),
         SAME_TEMPLATE: template(instruction),
         SAME_CHECK: f"{verifier} {environment}",
@@ -82,28 +84,23 @@ def _read(path: Path, digest: str) -> list[Any]:
     return [found[SAME_FAMILY] or "", list(dict.fromkeys(keys))]
 
 
-def _files(path: Path, tops: tuple[str, ...]) -> Iterator[Path]:
+def _files(path: Path, *tops: str) -> Iterator[str]:
     """Files of these names, and below folders of these names, in the task and in each of its steps; in order."""
-    for root in (path, *sorted((path / "steps").glob("*"))):
+    for root in ("", *(f"steps/{step.name}/" for step in sorted((path / "steps").glob("*")))):
         for top in tops:
-            if (root / top).is_file():
-                yield root / top
-            elif (root / top).is_dir():
-                yield from sorted(file for file in (root / top).rglob("*") if file.is_file())
+            if os.path.isfile(where := f"{path}/{root}{top}"):
+                yield f"{root}{top}"
+            else:
+                yield from (f"{root}{top}/{name}" for name in names_below(where))
 
 
-def _text(file: Path) -> str:
-    return file.read_bytes().decode(errors="replace")
+def _normal(content: bytes) -> str:
+    """Of text, its `plain_text`; else a digest."""
+    return hashlib.sha256(content).hexdigest() if b"\0" in content else plain_text(content.decode(errors="replace"))
 
 
-def _normal(path: Path, tops: tuple[str, ...]) -> tuple[str, ...]:
-    """Names and contents of files; of text, its `plain_text`."""
-    parts: list[str] = []
-    for file in _files(path, tops):
-        content = file.read_bytes()
-        text = hashlib.sha256(content).hexdigest() if b"\0" in content else plain_text(content.decode(errors="replace"))
-        parts += [file.relative_to(path).as_posix(), text]
-    return tuple(parts)
+def _joined(texts: Mapping[str, str], names: Iterable[str], *more: str) -> str:
+    return digest_of([*(part for name in names for part in (name, texts[name])), *more])
 
 
 def holds_data(environment: Path, docker_image: str | None) -> bool:
@@ -114,9 +111,7 @@ def holds_data(environment: Path, docker_image: str | None) -> bool:
     """
     if docker_image and not _PLAIN_IMAGE.fullmatch(docker_image):
         return True
-    if not environment.is_dir():
-        return False
-    if any(file.is_file() and file.name not in _RECIPES for file in environment.rglob("*")):
+    if any(os.path.basename(name) not in _RECIPES for name in names_below(environment)):
         return True
     dockerfile = environment / "Dockerfile"
     return dockerfile.is_file() and any(map(_brings, _instructions(dockerfile.read_text(errors="replace"))))

@@ -3,7 +3,7 @@
 import logging
 import tomllib
 from collections.abc import Collection, Iterable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ _log = logging.getLogger("harbortrainer")
 
 
 _version = cache(version)  # it reads all that a package says of itself
+_parsed = lru_cache(maxsize=1)(tomllib.loads)  # of one task, several things are asked one after another
 
 
 def folder_of(task: Task) -> Path:
@@ -103,7 +104,7 @@ def _fault(path: Path) -> str | None:
 def read_settings(path: Path) -> dict[str, Any]:
     """The task.toml of a task directory, without those of _TABLES that are no tables; {} when it cannot be read."""
     try:
-        found = tomllib.loads((path / "task.toml").read_text())
+        found = _parsed((path / "task.toml").read_text())
     except (OSError, ValueError):
         return {}
     return {name: value for name, value in found.items() if name not in _TABLES or isinstance(value, dict)}

@@ -47,6 +47,7 @@ _NAMES = re.compile(
     r"|\b[a-z]+[A-Z]\w*\b"  # camelCase
     r"|(?<![\w.])[-+]?\d[\d.,:]*\w*"  # numbers
 )
+_NAME_LIKE = re.compile(r"(?<!\S)\S*(?:[/._\d]|[a-z][A-Z])\S*")  # words in which _NAMES may find something
 _WORD = re.compile(r"<\w>|[^\W_]+(?:'[a-z]+)?")
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+|\n")
 
@@ -84,10 +85,7 @@ def template(instruction: str, code_words: Set[str] = frozenset()) -> str | None
     are left out. None when fewer than FEWEST_WORDS words are left.
     """
     words: list[str] = []
-    for sentence in _SENTENCE.split(_marked(instruction)):
-        found = _WORD.findall(sentence.lower())
-        if all(word.startswith("<") or word in PLACE_WORDS for word in found):
-            continue
+    for found in _sentences(instruction):
         for position, word in enumerate(found):
             named = word in NUMBER_WORDS or (position > 0 and word in code_words and word not in SHELL_WORDS)
             words.append("<p>" if named else word)
@@ -96,9 +94,12 @@ def template(instruction: str, code_words: Set[str] = frozenset()) -> str | None
 
 
 @lru_cache(maxsize=1)
-def _marked(instruction: str) -> str:
-    """With quoted text as <s>, and names as <p>."""
-    return _NAMES.sub(" <p> ", _QUOTED.sub(" <s> ", unicodedata.normalize("NFKC", instruction)))
+def _sentences(instruction: str) -> list[list[str]]:
+    """The words of each sentence that says more than a place, with quoted text as <s>, and names as <p>."""
+    text = _QUOTED.sub(" <s> ", unicodedata.normalize("NFKC", instruction))
+    marked = _NAME_LIKE.sub(lambda word: _NAMES.sub(" <p> ", word[0]), text)
+    found = (_WORD.findall(sentence.lower()) for sentence in _SENTENCE.split(marked))
+    return [one for one in found if not all(word.startswith("<") or word in PLACE_WORDS for word in one)]
 
 
 def code_words(code: str) -> frozenset[str]:

@@ -26,6 +26,7 @@ from harbortrainer.docker.images.image import task_reference
 from harbortrainer.docker.images.inventory import missing_images, missing_note
 from harbortrainer.durable.facts import fact
 from harbortrainer.errors import EnvironmentFault, UserError
+from harbortrainer.harbor import task_config
 
 MIN_API = (1, 40)  # Docker 19.03
 MIN_FREE_BYTES = 2 * 1024**3
@@ -327,7 +328,7 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
 
 def _stated_needs(task_dir: Path) -> list[Any]:
     """Memory of the agent's environment and the most of all, CPUs; the fields of TaskNeeds from `compose` on."""
-    config = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    config = task_config(task_dir)
     environments = list(_environments(config))
     most = max(one.memory_mb or 0 for one in environments)
     stated = [config.environment.memory_mb or 0, most, max(float(one.cpus or 0) for one in environments)]

@@ -19,6 +19,7 @@ from docker.errors import BuildError as DockerBuildError
 from docker.utils import parse_repository_tag
 
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images.steps import in_turn
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.errors import one_line
 
@@ -29,6 +30,7 @@ FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.M | re.
 _STAGE = re.compile(r"^Step \d+/\d+ : FROM ", re.M)  # in the log of the classic builder, as the next two
 _MADE = re.compile(r"^ ---> ([0-9a-f]{12})$", re.M)
 _BUILT = "Successfully built "
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOG_TAIL_LINES = 20
 _LOCK_SEC = 0.2  # between two tries to get a lock
 _log = logging.getLogger(__name__)
@@ -170,22 +172,23 @@ def bases(dockerfile: str) -> list[str]:
 def _build(
     environment_dir: Path, reference: str, labels: Mapping[str, str], stop: threading.Event, what: str, dockerfile: Path
 ) -> None:
-    if feature := buildkit_feature(dockerfile.read_text()):
+    if feature := buildkit_feature(text := dockerfile.read_text()):
         _used_buildkit.append(reference)
         follow(build_with_cli(environment_dir, reference, labels, feature, stop, dockerfile), what, stop)
         return
     log: list[str] = []
     try:
-        events = engine().build(
-            path=str(environment_dir),
-            dockerfile=str(dockerfile),
-            tag=reference,
-            labels=dict(labels),
-            rm=True,
-            forcerm=True,
-            decode=True,
-        )
-        follow(events, what, stop, log)
+        with in_turn(text, stop) as read:
+            events = engine().build(
+                path=str(environment_dir),
+                dockerfile=str(dockerfile),
+                tag=reference,
+                labels=dict(labels),
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+            follow(read(events), what, stop, log)
     except (APIError, DockerBuildError) as error:
         raise ImageError(f"{what}: {getattr(error, 'explanation', None) or error}") from error
     finally:
@@ -204,7 +207,7 @@ def follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event, l
         if "error" in event:
             tail = "\n".join("".join(log).rstrip().splitlines()[-_LOG_TAIL_LINES:])
             raise ImageError(f"{what}: {event['error'].strip()}" + (f"\n{tail}" if tail else ""))
-        log.append(event.get("stream", ""))
+        log.append(_COLOUR.sub("", event.get("stream", "")))
 
 
 def _name_left(log: str) -> None:

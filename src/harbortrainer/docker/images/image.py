@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,9 +16,6 @@ from typing import Any
 from docker.errors import DockerException
 from docker.utils import parse_repository_tag
 from docker.utils.build import exclude_paths
-from harbor.models.task.config import TaskConfig
-from harbor.models.task.paths import TaskPaths
-from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 
 from harbortrainer.docker.box.compose import COMPOSE
 from harbortrainer.docker.daemon import call, engine, shared
@@ -36,6 +34,7 @@ from harbortrainer.docker.images.origins import fetch, other_bases, share, with_
 from harbortrainer.docker.images.tmux_image import INSTALL_SEC, with_tmux
 from harbortrainer.docker.keeping.cleaning import image_labels
 from harbortrainer.errors import one_line
+from harbortrainer.harbor import task_config
 from harbortrainer.stopping import in_daemon_thread
 
 MARK_SEC = 3600.0  # between two tags of an image that is in use
@@ -209,7 +208,10 @@ def image_notes(task: str, images: Iterable[Image]) -> Iterator[tuple[str, str]]
 
 def sources(task_dir: Path) -> Iterator[tuple[tuple[Path, str | None], float]]:
     """(folder, prebuilt image), seconds: for the containers of a task and of its verifiers."""
-    task, paths = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text()), TaskPaths(task_dir)
+    from harbor.models.task.paths import TaskPaths  # not where its images are known already
+    from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
+
+    task, paths = task_config(task_dir), TaskPaths(task_dir)
     definitions = [(paths.environment_dir, task.environment)]
     for step in task.steps or [None]:
         if definition := resolve_verifier_environment_definition(task, paths, step):
@@ -282,24 +284,27 @@ def _refuse_changed(environment_dir: Path, digest: str, reference: str) -> None:
 
 def content_digest(environment_dir: Path) -> str:
     """SHA-256 over names, kinds, modes and contents of the build context, read again only when a stat changed."""
-    paths = _context(environment_dir)
-    fingerprint = hash(tuple((str(p), (s := p.lstat()).st_mode, s.st_size, s.st_mtime_ns) for p in paths))
+    stats = {name: os.lstat(f"{environment_dir}/{name}") for name in _context(environment_dir)}
+    fingerprint = hash(tuple((name, s.st_mode, s.st_size, s.st_mtime_ns) for name, s in stats.items()))
     known, known_digest = _digests.get(environment_dir, (None, ""))
     if known == fingerprint:
         return known_digest
     digest = hashlib.sha256()
-    for path in paths:
-        kind = "l" if path.is_symlink() else "d" if path.is_dir() else "f"
-        mode = path.lstat().st_mode & 0o777
+    for name, found in stats.items():
+        path, mode = environment_dir / name, found.st_mode
+        kind = "l" if stat.S_ISLNK(mode) else "d" if stat.S_ISDIR(mode) else "f"
         content = os.readlink(path).encode() if kind == "l" else path.read_bytes() if kind == "f" else b""
-        digest.update(f"{path.relative_to(environment_dir).as_posix()}\0{kind}{mode:o}\0{len(content)}\0".encode())
+        digest.update(f"{name}\0{kind}{mode & 0o777:o}\0{len(content)}\0".encode())
         digest.update(content)
     _digests[environment_dir] = fingerprint, digest.hexdigest()
     return digest.hexdigest()
 
 
-def _context(environment_dir: Path) -> list[Path]:
+def _context(environment_dir: Path) -> list[str]:
     ignore = environment_dir / ".dockerignore"
-    lines = ignore.read_text().splitlines() if ignore.exists() else []
+    if not ignore.exists():
+        below = (f"{at}/{name}" for at, folders, files in os.walk(environment_dir) for name in (*folders, *files))
+        return sorted(path[len(str(environment_dir)) + 1 :] for path in below)
+    lines = ignore.read_text().splitlines()
     patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    return [environment_dir / name for name in sorted(exclude_paths(str(environment_dir), patterns)) if name]
+    return [name for name in sorted(exclude_paths(str(environment_dir), patterns)) if name]

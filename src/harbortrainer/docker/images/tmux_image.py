@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import re
 import threading
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -19,7 +18,6 @@ from harbortrainer.docker.keeping.cleaning import image_labels
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 
 INSTALL_SEC = 240  # as Harbor's limit in a trial
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Lists and archives of apt go to a folder that is removed: the image keeps those that it has, and no others.
 _INSTALL = """set -e
@@ -85,7 +83,7 @@ def with_tmux(base: str, run_id: str, stop: threading.Event) -> tuple[str, bool]
 
 def _last_line(log: str) -> str:
     """What the script or Docker printed last; Docker's error before it repeats the script."""
-    lines = [line.strip() for line in _COLOUR.sub("", log).splitlines()]
+    lines = [line.strip() for line in log.splitlines()]
     return [line for line in lines if line and not line.startswith("Removing intermediate container")][-1]
 
 

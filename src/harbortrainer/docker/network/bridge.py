@@ -19,7 +19,7 @@ from typing import Any
 
 from docker.errors import APIError, NotFound
 from docker.types import IPAMConfig, IPAMPool
-from harbor.models.task.config import NetworkMode, TaskConfig
+from harbor.models.task.config import NetworkMode
 
 from harbortrainer.commands import command
 from harbortrainer.docker.box.compose import COMPOSE
@@ -28,6 +28,7 @@ from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.keeping.cleaning import BRIDGE, LABEL, NETWORK
 from harbortrainer.docker.network.host_rules import COMPOSE_BRIDGES, set_rules
 from harbortrainer.errors import EnvironmentFault
+from harbortrainer.harbor import task_config
 
 NAME = "harbortrainer-trials"
 VERSION = "1"  # of the options below: a network of another version is not used
@@ -115,7 +116,7 @@ def open_for(tasks: Sequence[Path]) -> None:
 
 def uses_network(task: Path) -> bool:
     """Whether a container of the task joins the network of trials; Compose creates networks of its own."""
-    config = TaskConfig.model_validate_toml((task / "task.toml").read_text())
+    config = task_config(task)
     if (task / "environment" / COMPOSE).exists():
         return False
     return network_modes(config) != {NetworkMode.NO_NETWORK}  # a phase that states none has the environment's

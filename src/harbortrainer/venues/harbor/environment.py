@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from harbor.models.environment_type import EnvironmentType
-from harbor.models.task.config import NetworkMode, TaskConfig
+from harbor.models.task.config import NetworkMode
 from harbor.models.trial.config import EnvironmentConfig
 from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
@@ -17,6 +17,7 @@ from harbortrainer.docker.box.compose import COMPOSE, read_compose
 from harbortrainer.docker.checks.preflight import network_modes
 from harbortrainer.durable.facts import fact
 from harbortrainer.errors import UserError
+from harbortrainer.harbor import task_config
 from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.plugins import FORM, bring
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -64,7 +65,7 @@ def environment_config(
     chosen = _environment_type(environment_type)
     if chosen is not EnvironmentType.DOCKER:
         return _config(environment_kwargs, {}, type=chosen)
-    task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    task = task_config(task_dir)
     if NetworkMode.ALLOWLIST in network_modes(task):
         raise UserError(
             f"task {task_dir.name}: network_mode=allowlist is not supported on Docker here; use no-network or public "
@@ -91,7 +92,7 @@ def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -
     """
     if (program := program_of(config)) is None:
         return environment
-    task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    task = task_config(task_dir)
     if (task_dir / "environment" / COMPOSE).exists():
         raise UserError(
             f"agent={program.name}: task {task_dir.name} has {COMPOSE}, for which only agent={TERMINUS} works; "
@@ -134,7 +135,7 @@ def check_tasks(task_dirs: Collection[Path], environment_type: str, environment_
 def _is_plain(task_dir: Path) -> bool:
     if (task_dir / "environment" / COMPOSE).exists():
         return False
-    task = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text())
+    task = task_config(task_dir)
     return NetworkMode.ALLOWLIST not in network_modes(task)
 
 

@@ -36,6 +36,8 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
         return Outcome.VERIFIER_ERROR, problem, None
     if not any(turn.completion_tokens_T for turn in llm.turns):
         detail = UNANSWERED if llm.unanswered else "nothing was sampled before the trial ended"
+        if llm.stop_reason == "context_length":
+            detail = f"nothing was sampled: the first prompt leaves no room in context_limit={llm.context_limit}"
         return Outcome.INFRASTRUCTURE_ERROR, detail, None
     detail = "the policy ended its shell" if llm.stop_reason == "session_ended" else ""
     return GRADED[llm.stop_reason], detail, reward

@@ -19,6 +19,7 @@ from harbor.models.task.verifier_mode import (
 from harbortrainer.docker.box.compose import COMPOSE
 from harbortrainer.docker.images import image as images
 from harbortrainer.docker.network.reach import Address, Reach, State, address_of
+from harbortrainer.harbor import task_config
 from harbortrainer.venues.harbor.install import code, outputs, scripts
 
 _URL = re.compile(r"(?P<scheme>https?)://(?:[^\s/@\"']*@)?(?P<host>[\w.-]+)(?::(?P<port>\d+))?")
@@ -46,7 +47,7 @@ async def is_networks_fault(task: Path, trial: Path, check: Check, run_id: str) 
     False for a verifier without a network. True for one in a container of its own, which no policy reaches. Otherwise
     `check` tries the addresses that the verifier's scripts and its output name; true when it cannot.
     """
-    config = TaskConfig.model_validate_toml((task / "task.toml").read_text())
+    config = task_config(task)
     if not verifier_has_network(config):
         return False
     if not _is_shared(config):

@@ -1,0 +1,73 @@
+"""Builds that begin alike: one makes the first steps, the others wait for these and no longer."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from harbortrainer.docker.images.steps import in_turn
+
+FIRST = "FROM base\n# words\nENV A=1\nRUN apt-get update && \\\n  # more\n    apt-get install x\n"
+WAIT_SEC = 30.0
+
+
+class Build(threading.Thread):
+    """One that says that it begins a step whenever `go` is released."""
+
+    def __init__(self, dockerfile: str, steps: int = 5) -> None:
+        super().__init__(daemon=True)
+        self._dockerfile, self._steps = dockerfile, steps
+        self.stop, self.go, self.begun = threading.Event(), threading.Semaphore(0), threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with in_turn(self._dockerfile, self.stop) as read:
+            self.begun.set()
+            for _ in read(self._events()):
+                pass
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        for step in range(1, self._steps + 1):
+            assert self.go.acquire(timeout=WAIT_SEC)
+            yield {"stream": f"Step {step}/{self._steps} : …"}
+        assert self.go.acquire(timeout=WAIT_SEC)
+
+    def let(self, steps: int) -> None:
+        for _ in range(steps):
+            self.go.release()
+
+
+def end(*builds: Build) -> None:
+    for build in builds:
+        build.let(6)
+        build.join(WAIT_SEC)
+        assert not build.is_alive()
+
+
+def test_others_wait_until_the_shared_steps_are_made() -> None:
+    one = Build(f"{FIRST}RUN pip install a\n")
+    assert one.begun.wait(WAIT_SEC)
+    other, third = Build(f"{FIRST}COPY x /x\nRUN pip install a\n"), Build(f"{FIRST}RUN pip install b\n")
+    one.let(3)  # the third step is the shared RUN: it has begun
+    assert not other.begun.wait(0.2) and not third.begun.is_set()
+    for build in (one, other, third):  # the one that comes first has the shared steps from the cache
+        build.let(4)
+    assert other.begun.wait(WAIT_SEC) and third.begun.wait(WAIT_SEC)
+    end(one, other, third)
+
+
+def test_a_build_that_ends_or_begins_otherwise_keeps_nobody() -> None:
+    one = Build(FIRST)
+    assert one.begun.wait(WAIT_SEC)
+    for text in ("FROM other\nRUN a\n", "FROM base\nENV A=1\nCOPY x /x\nRUN apt-get update\n", "FROM base\nENV A=1\n"):
+        free = Build(text)
+        assert free.begun.wait(WAIT_SEC), text
+        end(free)
+    same = Build(FIRST)
+    assert not same.begun.wait(0.2)
+    stopped = Build(FIRST)
+    stopped.stop.set()
+    assert stopped.begun.wait(WAIT_SEC), "a cancelled build does not wait"
+    end(stopped)
+    end(one)
+    assert same.begun.wait(WAIT_SEC)
+    end(same)
