@@ -207,3 +207,18 @@ def test_a_name_outside_the_rooms_is_seen(knotted: Path) -> None:
     (knotted / "learning" / "a.py").write_text('"""Counts Docker\'s answers."""')
     (knotted / "train.py").write_text("import harbortrainer.stopping\nload_docker = None")
     assert naming(knotted) == {"learning.a", "train"}
+
+
+def splats(text: str) -> list[str]:
+    """Objects made from a tuple that a variable holds: a reader, and pyright, cannot see which field gets what."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    made = [call for call in calls if re.match(r"_?[A-Z][a-z]", ast.unparse(call.func).rpartition(".")[2])]
+    given = [(call, [one.value for one in call.args if isinstance(one, ast.Starred)]) for call in made]
+    held = [call for call, stars in given if any(isinstance(one, ast.Name) and one.id != "args" for one in stars)]
+    return [f"{ast.unparse(call.func)}, line {call.lineno}" for call in held]
+
+
+def test_no_object_is_made_from_a_tuple_of_its_fields() -> None:
+    found = {str(path.relative_to(PACKAGE)): splats(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    assert {path: calls for path, calls in found.items() if calls} == {}
+    assert splats("Point(1, *rest)\nf(*rest)\nPoint(*map(int, words))\nPoint(*args)") == ["Point, line 1"]

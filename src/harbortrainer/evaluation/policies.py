@@ -93,8 +93,8 @@ def refuse_elsewhere(subject: Subject, backend: str) -> None:
 def from_json(saved: dict[str, Any]) -> Subject:
     """A subject from its `asdict`."""
     renderer = Renderer(**saved["renderer"]) if saved["renderer"] else None
-    known = (saved["name"], saved["model_name"], saved["path"], saved["run"])
-    return Subject(*known, renderer, saved.get("endpoint"))
+    run, endpoint = saved["run"], saved.get("endpoint")
+    return Subject(saved["name"], saved["model_name"], saved["path"], run, renderer, endpoint)
 
 
 @contextlib.asynccontextmanager

@@ -56,11 +56,12 @@ def training_sequences(
             of_tokens += [0.0] * len(new) + [own] * len(sampled)
             roles += (turn.roles_T or bytes(len(new))) + bytes(len(sampled))
         if any(mask):
-            mask_T = np.array(mask, np.bool_)
-            floats = (np.array(logprobs, np.float32), np.array(of_tokens, np.float32))
-            arrays = (np.array(tokens, np.int32), mask_T, *floats)
             targets = (np.frombuffer(roles, np.uint8) == Role.ENVIRONMENT).astype(np.float32) if observed else None
-            sequences.append(TrainingSequence(trajectory.trial_name, *arrays, targets, acts))
+            sequence = TrainingSequence(
+                trajectory.trial_name, np.array(tokens, np.int32), np.array(mask, np.bool_),
+                np.array(logprobs, np.float32), np.array(of_tokens, np.float32), observed_T=targets, acts=acts,
+            )  # fmt: skip
+            sequences.append(sequence)
     return sequences
 
 

@@ -259,8 +259,8 @@ def _spoken(value: Any, body: Mapping[str, Any]) -> Spoken:
     letters = sum(len(str(message.get("content") or "")) for message in body["messages"])
     prompt = (letters + len(declared)) // LETTERS_A_TOKEN
     sampled = 1 + (len(content) + sum(len(str(call)) for call in calls)) // LETTERS_A_TOKEN
-    tokens = _count(counted.get("prompt_tokens"), prompt), _count(counted.get("completion_tokens"), sampled)
-    return Spoken(text, *tokens, calls)
+    prompt, sampled = _count(counted.get("prompt_tokens"), prompt), _count(counted.get("completion_tokens"), sampled)
+    return Spoken(text, prompt, sampled, calls)
 
 
 def _count(given: Any, estimate: int) -> int:

@@ -154,8 +154,8 @@ def _trained_rows(a: ServerResult, b: ServerResult, steps: int, tolerance: Toler
 def _apart(what: str, a: SgdChain, b: SgdChain, limit: float) -> ParityRow:
     apart = float(np.abs(np.array(a.logprobs) - np.array(b.logprobs)).max())
     verdict = "equal" if apart <= limit else "differs"  # NaN differs
-    sums = f"{math.fsum(a.logprobs):.4f}", f"{math.fsum(b.logprobs):.4f}"
-    return ParityRow(what, *sums, f"{apart:.2g} nats, largest of a token", f"{limit:g}", verdict)
+    one, other = f"{math.fsum(a.logprobs):.4f}", f"{math.fsum(b.logprobs):.4f}"
+    return ParityRow(what, one, other, f"{apart:.2g} nats, largest of a token", f"{limit:g}", verdict)
 
 
 def _ratio(what: str, a: float | None, b: float | None, limit: float) -> ParityRow:
@@ -186,8 +186,8 @@ async def _kl_row(
     inside = -tolerance.kl <= low and high <= tolerance.kl
     outside = low > tolerance.kl or high < -tolerance.kl
     verdict = "equal" if inside else "differs" if outside or not np.isfinite(ratios).all() else "unclear"
-    values = (mean, f"{scored.mean():.4f}") if name == "A" else (f"{scored.mean():.4f}", mean)
-    return ParityRow(what, *values, f"{ratios.mean():.2g} [{low:.2g}, {high:.2g}]", f"{tolerance.kl:g}", verdict)
+    one, two = (mean, f"{scored.mean():.4f}") if name == "A" else (f"{scored.mean():.4f}", mean)
+    return ParityRow(what, one, two, f"{ratios.mean():.2g} [{low:.2g}, {high:.2g}]", f"{tolerance.kl:g}", verdict)
 
 
 async def _scores(session: ProbeSession, path: str, samples: Sequence[Sequence[int]]) -> np.ndarray:

@@ -39,8 +39,8 @@ class Journal:
         self._run = run
         self._schedule = SettingsByStep((), ConfigHistory(run, Config).configs())
         ledger = read_lines(run.ledger, checked=True)
-        composed = [record for record in ledger if record["event"] == "composed"]
-        self._composed = {record["step"]: [GroupSlot(*group) for group in record["groups"]] for record in composed}
+        composed = {record["step"]: record["groups"] for record in ledger if record["event"] == "composed"}
+        self._composed = {step: [GroupSlot(batch, place) for batch, place in composed[step]] for step in composed}
         self.records = updates_that_count(ledger)
         rows = read_lines(run.metrics)
         # largest |trainer's - sampler's logprob| of each step's first update, in nats; None = not logged

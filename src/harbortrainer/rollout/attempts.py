@@ -113,9 +113,9 @@ class Attempts:
     async def leave_out(self, request: TrialRequest, why: str) -> None:
         """Record that the trials of a task cannot be run; it is left out of the run if no network was at fault."""
         attempt = self.journal.attempts(request.name)[0] + 1
-        names = request.task.name, self._numbered(request, attempt).name
-        lost = Trajectory(*names, (), None, Outcome.INFRASTRUCTURE_ERROR, why, attempt=attempt)
-        await _in_thread(self.journal.started, names[1], names[0], attempt)
+        task, trial = request.task.name, self._numbered(request, attempt).name
+        lost = Trajectory(task, trial, (), None, Outcome.INFRASTRUCTURE_ERROR, why, attempt=attempt)
+        await _in_thread(self.journal.started, trial, task, attempt)
         passing = why.startswith(PASSING)
         await _in_thread(self.journal.ended, lost, "dropped" if passing else "quarantined")
         if not passing:
@@ -211,5 +211,5 @@ def trial_seed(seed: int, name: str) -> int:
 def _cancelled(request: TrialRequest, why: str, spent: TrialCancelled | Trajectory | None) -> Trajectory:
     """`spent`: has what was sampled before, and the tokens of a simulated user; None = nothing."""
     turns, stats = (spent.turns, spent.stats) if spent is not None else ((), {})
-    names = request.task.name, request.name
-    return Trajectory(*names, turns, None, Outcome.CANCELLED, why, attempt=request.attempt, stats=stats)
+    task, attempt = request.task.name, request.attempt
+    return Trajectory(task, request.name, turns, None, Outcome.CANCELLED, why, attempt=attempt, stats=stats)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,12 +195,6 @@ class Venue(Protocol):
     def room(self, run: RunParts) -> Room: ...
 
 
-def venues_of(tasks: Iterable[Task], given: Mapping[str, Venue]) -> dict[str, Venue]:
-    """The venues of these tasks by name; `given` replaces those of the registry."""
-    names = dict.fromkeys(task.venue for task in tasks)
-    return {name: given[name] if name in given else venue(name) for name in names}
-
-
 def agents_at_once(venues: Mapping[str, Venue], tasks: Collection[Task], config: Config) -> tuple[list[str], int]:
     """The most agents at once, and with n_parallel_envs=auto a line on it. Blocks. Raises UserError."""
     if config.n_parallel_envs != AUTO:
@@ -210,12 +204,17 @@ def agents_at_once(venues: Mapping[str, Venue], tasks: Collection[Task], config:
     return [f"n_parallel_envs=auto: {min(FIRST, agents)} agents at once at first, at most {agents} ({why})"], agents
 
 
-def check_venues(
-    venues: Mapping[str, Venue], tasks: Collection[Task], config: Config, template: ChatTemplate, agents: int
-) -> list[str]:
-    """Warnings of all venues about their tasks, with `agents` at once. Blocks. Raises UserError."""
+def checked_venues(
+    tasks: Collection[Task], config: Config, template: ChatTemplate, given: Mapping[str, Venue]
+) -> tuple[list[str], int]:
+    """Warnings of all venues about their tasks, and the most agents at once. `given`: replace those of the registry.
+
+    Blocks. Raises UserError.
+    """
+    venues = {name: given[name] if name in given else venue(name) for name in dict.fromkeys(t.venue for t in tasks)}
+    notes, agents = agents_at_once(venues, tasks, config)
     n_trials = n_containers(config, agents)
-    return [note for one, its in _each(venues, tasks) for note in one.check(its, config, template, n_trials)]
+    return notes + [n for one, its in _each(venues, tasks) for n in one.check(its, config, template, n_trials)], agents
 
 
 def _each(venues: Mapping[str, Venue], tasks: Collection[Task]) -> list[tuple[Venue, list[Task]]]:

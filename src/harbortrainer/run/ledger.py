@@ -268,7 +268,7 @@ class Ledger:
                 if "digest" in record:
                     self._digests[record["step"]] = record["digest"]
             case "composed":
-                self.composed[record["step"]] = [GroupSlot(*group) for group in record["groups"]]
+                self.composed[record["step"]] = [GroupSlot(batch, problem) for batch, problem in record["groups"]]
                 self.step_of.update((place, record["step"]) for place in self.composed[record["step"]])
             case "resumed":
                 for step in [step for step in self._steps if step >= record["step"]]:

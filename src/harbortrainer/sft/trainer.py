@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from harbortrainer.backend.datum import CROSS_ENTROPY
+from harbortrainer.commands import command
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.minibatches import normalize
 from harbortrainer.learning.observations import observed_nats, weighed
-from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.run.directory import RunDirectory
 from harbortrainer.sft.conversation import Demonstration
 from harbortrainer.sft_config import SftConfig
 from harbortrainer.stopping import Stopped, run_until
@@ -73,15 +72,19 @@ def waited(rows: Sequence[Mapping[str, float]]) -> int:
     return 0 if best is None else len(steps) - 1 - steps.index(best)
 
 
-class SftTrainer(Loop[SftConfig, LoopParts]):
+class SftTrainer(Loop[SftConfig]):
     """Runs the steps after `step` to the end, or until the held-out loss has not fallen for `patience` measurements.
 
     A lost server costs the steps since the last checkpoint, which are repeated.
     """
 
-    def __init__(self, config: SftConfig, run: RunDirectory, parts: LoopParts, lessons: Lessons, step: int) -> None:
-        super().__init__(config, run, parts, PolicySampler(), step)
+    def __init__(self, config: SftConfig, parts: LoopParts, lessons: Lessons, step: int) -> None:
+        super().__init__(config, parts, step)
         self.lessons = lessons
+
+    @property
+    def done(self) -> str:
+        return f"done; train on it with: {command(f'train init_from={self.parts.run.path}')} ..."
 
     async def proceed(self) -> None:
         self._rows.forget()
@@ -147,7 +150,7 @@ class SftTrainer(Loop[SftConfig, LoopParts]):
         return {HELD_OUT: mean_nll(sequences_D, logprobs_D), **observed, "time/evaluate": time.monotonic() - began}
 
     def _logged(self) -> list[dict[str, float]]:
-        return [row for row in read_lines(self.run_directory.metrics) if row["global_step"] <= self.step]
+        return [row for row in read_lines(self.parts.run.metrics) if row["global_step"] <= self.step]
 
     def _best(self) -> int | None:
         return best_step(self._logged())

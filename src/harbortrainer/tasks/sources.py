@@ -44,7 +44,8 @@ def find_sources(tasks_dir: str) -> list[Source]:
         raise UserError(f"tasks_dir={tasks_dir}: names no folder; give a folder of task directories")
     found = [_find(one) for one in given]
     names = _names([Path(path) if place == FOLDERS else _named(path) for path, _, place in found])
-    return [Source(one, name, *rest) for one, name, rest in zip(given, names, found, strict=True)]
+    parts = zip(given, names, found, strict=True)
+    return [Source(one, name, path, version, place) for one, name, (path, version, place) in parts]
 
 
 def load_sources(

@@ -21,7 +21,7 @@ from harbortrainer.other_models.users import refuse_unused
 from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.run import agent_pack
 from harbortrainer.run.checkpoints import BEST, CheckpointLog, Keep
-from harbortrainer.run.config_changes import TRIAL_SETTINGS, ConfigHistory, SettingChange, note, to_save
+from harbortrainer.run.config_changes import TRIAL_SETTINGS, SettingChange, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.setting import changed
@@ -33,8 +33,7 @@ from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import venue
 from harbortrainer.text import counted
 from harbortrainer.training.evaluation import MOST_OPEN
-from harbortrainer.training.schedule import SettingsByStep, task_order
-from harbortrainer.watch.display import Display
+from harbortrainer.training.schedule import task_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +152,7 @@ def start_directory(plan: RunPlan, sampler: str = "") -> RunDirectory:
     return new_run_directory(config.logs_dir, config.run_name, label, files)
 
 
-def open_schedule(plan: RunPlan, run: RunDirectory, ledger: Ledger, display: Display) -> SettingsByStep:
-    """Settings by step; records and prints what this process changes. Raises UserError."""
-    history = ConfigHistory(run, Config)
-    changes = history.changes(plan.config)
-    for line in _set_aside(run, changes, ledger):
-        display.say(line)
-    history.record(changes, ledger.steps_trained)
-    for change in changes:
-        display.say(note(change, ledger.steps_trained))
-    return SettingsByStep(plan.train, history.configs())
-
-
-def _set_aside(run: RunDirectory, changes: Sequence[SettingChange], ledger: Ledger) -> Iterator[str]:
+def set_aside(run: RunDirectory, changes: Sequence[SettingChange], ledger: Ledger) -> Iterator[str]:
     """Set aside finished trials of batches whose settings have changed, to run them again; a line for each batch.
 
     They are moved before the change is recorded: after a kill in between, the next process makes the same change.

@@ -9,9 +9,10 @@ from typing import Any
 from harbortrainer.backend.adapter import CONFIG as ADAPTER
 from harbortrainer.backend.adapter import adapter_path, read_adapter
 from harbortrainer.backend.policy import SavedState
-from harbortrainer.config import Config
+from harbortrainer.config import Config, RunSettings
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
+from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.run.checkpoints import PolicyIdentity, check_identity, find_checkpoint
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
@@ -22,6 +23,11 @@ STATE = re.compile(r"tinker://[^/]+/weights/[^/]+")
 IDENTITY = "harbortrainer.json"  # in an adapter's folder that `export` wrote: a PolicyIdentity
 KEY, TEACHERS = "start", "kl_references"  # in effective.json
 BASE, START = "base", "start"  # values of kl_reference
+
+
+def identity(config: RunSettings, template: ChatTemplate) -> PolicyIdentity:
+    """The policy that a run with these settings trains."""
+    return PolicyIdentity(config.model_name, config.lora_rank, template.renderer.name, template.renderer.thinking)
 
 
 def find_start(

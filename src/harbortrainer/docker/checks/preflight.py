@@ -319,10 +319,15 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
 
     Raises UserError, OSError.
     """
-    agents, others, own_cpus, *fixed = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
+    agents, others, own_cpus, compose, networks, buildkit, isolated = fact(
+        task_dir, "needs", lambda: _stated_needs(task_dir)
+    )
     cpus = _override(environment_kwargs, "override_cpus") or own_cpus
     memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, others)
-    return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), *fixed, beside_mb=beside_mb)
+    return TaskNeeds(
+        task_dir.name, task_dir, cpus, int(memory), compose, networks, buildkit=buildkit, isolated=isolated,
+        beside_mb=beside_mb,
+    )  # fmt: skip
 
 
 def _stated_needs(task_dir: Path) -> list[Any]:
