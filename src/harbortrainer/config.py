@@ -161,7 +161,7 @@ class TrialSettings(ModelSettings):
     agent: str = field(
         "terminus-2",
         "who acts: terminus-2, mini-swe-agent, codex, opencode, qwen-coder, claude-code, or MODULE:CLASS "
-        "or FILE.py:CLASS of an agent of Harbor's",
+        "or FILE.py:CLASS of an agent of Harbor's; a,b = one of them for each group of trials",
         resume=FIXED,
     )
     agent_kwargs: dict[str, Any] = field({}, "Harbor's options of the agent, agent_kwargs.NAME=VALUE", resume=FIXED)

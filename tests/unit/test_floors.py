@@ -211,11 +211,13 @@ def test_a_name_outside_the_rooms_is_seen(knotted: Path) -> None:
 
 def splats(text: str) -> list[str]:
     """Objects made from a tuple that a variable holds: a reader, and pyright, cannot see which field gets what."""
-    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
-    made = [call for call in calls if re.match(r"_?[A-Z][a-z]", ast.unparse(call.func).rpartition(".")[2])]
-    given = [(call, [one.value for one in call.args if isinstance(one, ast.Starred)]) for call in made]
-    held = [call for call, stars in given if any(isinstance(one, ast.Name) and one.id != "args" for one in stars)]
-    return [f"{ast.unparse(call.func)}, line {call.lineno}" for call in held]
+    found: list[str] = []
+    for call in ast.walk(ast.parse(text)):
+        stars = [one.value for one in call.args if isinstance(one, ast.Starred)] if isinstance(call, ast.Call) else []
+        if isinstance(call, ast.Call) and any(isinstance(one, ast.Name) and one.id != "args" for one in stars):
+            made = ast.unparse(call.func)
+            found += [f"{made}, line {call.lineno}"] if re.match(r"_?[A-Z][a-z]", made.rpartition(".")[2]) else []
+    return found
 
 
 def test_no_object_is_made_from_a_tuple_of_its_fields() -> None:

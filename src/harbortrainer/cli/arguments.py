@@ -164,9 +164,10 @@ def _parts(config: Config) -> Iterator[str]:
     """Names of parts that nothing has."""
     groups: tuple[tuple[Group, str], ...] = (("agents", "agent"), ("hosts", "hosts"))
     for group, field in groups:
-        name, usual = getattr(config, field), SETTINGS[field].default
-        if name != usual and ":" not in name and name not in known(group):
-            yield unknown(group, field, name, usual)
+        usual = SETTINGS[field].default
+        for name in dict.fromkeys(getattr(config, field).split(",") if field == "agent" else [getattr(config, field)]):
+            if name != usual and ":" not in name and name not in known(group):
+                yield unknown(group, field, name, usual)
 
 
 def _agent(config: Config) -> Iterator[str]:

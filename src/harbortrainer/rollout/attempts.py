@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from harbortrainer.learning.agents import drawn
 from harbortrainer.learning.brought import function, with_reward
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, PASSING, UNSUPPLIED, OutcomePolicy
@@ -134,7 +135,8 @@ class Attempts:
             before, began, trajectory = host.outages, asyncio.get_running_loop().time(), None
             observer.moved(request.name, TrialState.WAITING)
             try:
-                await _in_thread(self._begin, request, host.name, room.agent)
+                agent = drawn(room.agent, self.settings.config.seed, request.name)
+                await _in_thread(self._begin, request, host.name, agent)
                 trajectory = await host.run(request)
                 if trajectory.outcome in FAULTS:
                     await host.suspect()

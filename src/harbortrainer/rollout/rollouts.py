@@ -13,6 +13,7 @@ from typing import Any
 from harbortrainer.config import Config
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import BackendError, EnvironmentFault
+from harbortrainer.learning.agents import agents_of, drawn
 from harbortrainer.learning.trajectory import (
     BatchKind,
     Outcome,
@@ -275,7 +276,9 @@ class Rollouts:
         lost = [t for t in trajectories if t.outcome in (Outcome.INFRASTRUCTURE_ERROR, Outcome.CANCELLED)]
         if trajectories and len(lost) == len(trajectories) and not (self._graded and one_task):
             raise _refusal(lost)
-        check_agents(trajectories)
+        config = self._settings.config
+        for agent in agents_of(config):
+            check_agents([t for t in trajectories if drawn(config.agent, config.seed, t.trial_name) == agent])
 
     def _request(self, name: TrialName, group: GroupRequest) -> TrialRequest:
         seed = trial_seed(self._settings.config.seed, str(name))

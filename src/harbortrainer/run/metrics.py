@@ -15,6 +15,7 @@ import numpy as np
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.durable.process import client_cpu_seconds
+from harbortrainer.learning.agents import drawn
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 from harbortrainer.model_api.gate import judge
 from harbortrainer.policy.sampler import PolicySampler
@@ -140,12 +141,14 @@ OTHER = "other"  # the column that the rest shares
 
 
 class Breakdown:
-    """Metrics by domain, source and measured difficulty, with the same columns at every step of a run.
+    """Metrics by domain, source, measured difficulty and agent, with the same columns at every step of a run.
 
     A single name has no columns.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[Task], agents: str = "", seed: int = 0) -> None:
+        """`agents`, `seed`: by which the agent of a trial is drawn."""
+        self._agents, self._seed = agents, seed
         kinds = {
             kind: {task.name: getattr(task, kind) for task in tasks} for kind in ("domain", "source", "difficulty")
         }
@@ -200,15 +203,22 @@ class Breakdown:
         for kind, label in self._label.items():
             for group in groups_P:
                 parts[f"{kind}/{label[group.task_name]}"].append(group)
+        for group in groups_P if "," in self._agents else ():
+            trial = (*group.trajectories_G, *group.lost)[0].trial_name
+            parts[f"agent/{_plain(drawn(self._agents, self._seed, trial))}"].append(group)
         return sorted(parts.items())
 
 
 def _labels(names: Mapping[str, str]) -> dict[str, str]:
     """By task: its name's column. Those beyond MOST share one."""
-    plain = {task: re.sub(r"[^A-Za-z0-9._-]+", "_", name) or "none" for task, name in names.items()}
+    plain = {task: _plain(name) for task, name in names.items()}
     counts = Counter(plain.values())
     kept = sorted(counts, key=lambda name: (-counts[name], name))[:MOST]
     return {task: name if name in kept else OTHER for task, name in plain.items()}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name) or "none"
 
 
 class StepUsage:

@@ -62,7 +62,7 @@ class Terminus2Trainer(Loop[Config]):
     ) -> None:
         super().__init__(config, parts, start_step)
         self.trials, self.schedule = trials, schedule
-        self._breakdown = Breakdown([*schedule.train, *held_out])
+        self._breakdown = Breakdown([*schedule.train, *held_out], config.agent, config.seed)
         self._held_out = HeldOut(held_out, schedule, self._breakdown, parts.display)
         self._evaluations = Evaluations(parts.policy, parts.sampler, parts.checkpoints, parts.stop)
         self._rows_so_far = read_lines(parts.run.metrics)  # of steps, with what is judged of them

@@ -5,7 +5,7 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -157,7 +157,7 @@ class AgentService:
 
     endpoint: "ModelApi"
     prompts: Prompts
-    _checked: bool = False  # the first prompt, in a trial of this process
+    _checked: set[str] = field(default_factory=set)  # agents whose first prompt was, in a trial of this process
 
     @classmethod
     def of(cls, template: ChatTemplate) -> "AgentService":
@@ -179,9 +179,10 @@ class AgentService:
             yield session
         finally:
             await session.close()
-        if not self._checked:
+        if config.agent not in self._checked:
             session.check_first_prompt(config.agent)
-            self._checked = bool(session.own_turns)
+            if session.own_turns:
+                self._checked.add(config.agent)
 
 
 def printed(trial_uri: str) -> str:

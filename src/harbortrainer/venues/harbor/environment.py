@@ -17,6 +17,7 @@ from harbortrainer.docker.box.compose import COMPOSE, read_compose
 from harbortrainer.docker.checks.preflight import network_modes
 from harbortrainer.durable.facts import fact
 from harbortrainer.errors import UserError
+from harbortrainer.learning.agents import by_agent
 from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.plugins import FORM, bring
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -85,7 +86,7 @@ def environment_config(
 
 
 def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -> EnvironmentConfig:
-    """The environment with what the run's agent needs: its programs, mounted read-only, and memory of its own.
+    """The environment with what the agent of `config` needs: its programs, mounted read-only, and memory of its own.
 
     A given override_memory_mb stays as it is. Raises UserError for tasks that only Terminus-2 can do here.
     """
@@ -105,14 +106,15 @@ def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -
 
 
 def check_agent_tasks(task_dirs: Iterable[Path], config: Config, template: ChatTemplate) -> None:
-    """Check that the run's agent works here, with all tasks and with the model's template. Raises UserError."""
+    """Check that the run's agents work here, with all tasks and with the model's template. Raises UserError."""
     check_agent(config)
-    if program_of(config) is None:
-        return
-    Prompts(template)
-    for task_dir in task_dirs:
+    configs = [one for one in by_agent(config) if program_of(one) is not None]
+    if configs:
+        Prompts(template)
+    for task_dir in task_dirs if configs else ():
         environment = environment_config(config.environment_type, config.environment_kwargs, task_dir, "")
-        with_agent(environment, task_dir, config)
+        for one in configs:
+            with_agent(environment, task_dir, one)
 
 
 def check_tasks(task_dirs: Collection[Path], environment_type: str, environment_kwargs: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from harbortrainer.docker.keeping.disk_guard import eviction_reason
 from harbortrainer.docker.network.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting, raise_noted
+from harbortrainer.learning.agents import of_trial
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.conversation import Conversation
@@ -113,12 +114,13 @@ class LocalHost(FleetHost):
     @contextlib.asynccontextmanager
     async def _policy(self, request: TrialRequest) -> AsyncIterator[Policy]:
         """What the trial's agent asks. Raises UserError at the end, for an agent whose first prompt is too long."""
-        if self.agents is None:
+        config = of_trial(self.parts.config, request.name)
+        if self.agents is None or program_of(config) is None:
             with conversing(TinkerLLM, request, self.parts) as llm:
                 yield llm
         else:
             with conversing(Conversation, request, self.parts) as conversation:
-                async with self.agents.session(conversation, self.parts.config) as session:
+                async with self.agents.session(conversation, config) as session:
                     yield session
 
     async def close(self) -> None:
@@ -192,7 +194,7 @@ def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "Tria
 
     from harbortrainer.venues.harbor.environment import environment_config, with_agent
 
-    config, folder = host.parts.config, folder_of(request.task)
+    config, folder = of_trial(host.parts.config, request.name), folder_of(request.task)
     task = TaskFile.model_validate_toml((folder / "task.toml").read_text())
     environment = environment_config(config.environment_type, config.environment_kwargs, folder, host.parts.run_id)
     return TrialConfig(
