@@ -16,6 +16,7 @@ from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.ledger import Ledger
+from harbortrainer.tasks.folders import folder_of
 from tests.support.agent_endings import PACK
 from tests.support.docker_parts import containers
 from tests.support.fakes import Request, ScriptedClient
@@ -50,6 +51,9 @@ async def test_groups_have_one_agent_each_and_keep_it(tmp_path: Path, nothing_le
     given: dict[str, Any] = {"agent": AGENTS, "agents_dir": str(PACK), "max_turns": 6, "context_limit": 10**5}
     config = Config(model_name="m", tasks_dir=".", n_parallel_envs=2, **given)
     tasks = [make_task(tmp_path / "tasks", name=name) for name in ("one", "other")]
+    for task in tasks:
+        with (folder_of(task) / "task.toml").open("a") as file:
+            file.write('network_mode = "no-network"\n')
     ledger, sampler = Ledger(tmp_path / "ledger.jsonl"), PolicySampler()
     sampler.publish(ScriptedClient(said, template), 1)
     batch = tmp_path / "rollouts" / "step_000000"

@@ -90,7 +90,8 @@ async def wire(prepared: PreparedTraining, wiring: Wiring[Config]) -> Terminus2T
     """
     plan, config, display, backend = prepared.plan, wiring.config, wiring.display, wiring.server
     work = wiring.workspace(prepared, functools.partial(start_directory, plan, backend.contract.sampler))
-    wiring.stop.resume_hint += " (it removes leftover containers)"
+    again = f"resume with: {work.run.resume} (it removes leftover containers)"
+    wiring.stop.resume_hint = f"finished trials are saved, {again}"
     wiring.stop.limit_trials(config.max_trials, work.ledger.counts["started"])
 
     def aside(changes: Sequence[SettingChange]) -> None:
