@@ -54,7 +54,7 @@ TINKER_DOCUMENTS = Contract(
 
 
 def sampler_name(about: Mapping[str, Any]) -> str:
-    """Kind and version of what computes a server's samples ("vllm 0.32.0"), by what it reports; "" = not reported."""
+    """Get kind and version of what computes samples ("vllm 0.32.0"), by the server's report; "" = not reported."""
     reported = about.get("sampler")
     if not isinstance(reported, Mapping) or not reported.get("kind"):
         return ""

@@ -44,7 +44,7 @@ def loss_settings(config: Config) -> dict[str, float] | None:
 
 
 def adam_settings(config: RunSettings) -> dict[str, float]:
-    """Adam's settings as sent, by the SDK's names; `learning_rate` is the schedule's peak."""
+    """Return Adam's settings as sent, by the SDK's names; `learning_rate` is the schedule's peak."""
     return {
         "learning_rate": config.learning_rate,
         **ADAM,
@@ -53,7 +53,7 @@ def adam_settings(config: RunSettings) -> dict[str, float]:
 
 
 def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
-    """The terms of this run on this server. Raises UserError: field, value, reason and fix of all that it cannot do."""
+    """Get terms of this run on this server. Raises UserError: field, value, reason and fix of all that it cannot do."""
     problems = [*_loss_problems(config, kind, contract), *_optimizer_problems(config, kind, contract)]
     problems += [*_server_problems(config, kind, contract), *_wrong(config, kind, contract)]
     problems += _late_sample_problems(config, kind, contract)
@@ -64,7 +64,7 @@ def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int
 
 
 def agree_on_sft(config: SftConfig, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
-    """The terms of a run of fine-tuning. Raises UserError like `agree`."""
+    """Return the terms of a run of fine-tuning. Raises UserError like `agree`."""
     problems = [*_optimizer_problems(config, kind, contract), *_wrong(config, kind, contract)]
     problems += filter(None, [context_problem(config, kind, max_context)])
     if "cross_entropy" not in contract.losses:
@@ -153,7 +153,7 @@ def _late_sample_problems(config: Config, kind: ServerKind, contract: Contract) 
 
 
 def context_problem(config: RunSettings, kind: ServerKind, max_context: int | None) -> str | None:
-    """Field, value, reason and fix where the server takes fewer tokens; None = it takes as many."""
+    """Return field, value, reason and fix where the server takes fewer tokens; None = it takes as many."""
     limit = max_context or kind.context_limit
     if limit is None or config.context_limit <= limit:
         return None

@@ -31,7 +31,7 @@ from harbortrainer.setting import FORMER, changed, problems, settings
 def read_arguments[T](
     kind: type[T], argv: Sequence[str], words: Sequence[str] = (), saved: Mapping[str, Any] | None = None
 ) -> T:
-    """An instance of `kind` from `name=value` over saved values. `--name` is name=true, `--json` is json=-.
+    """Return an instance of `kind` from `name=value` over saved values. `--name` is name=true, `--json` is json=-.
 
     `words`: fields that take words without a name, in this order; a tuple takes all remaining ones. Raises UserError.
     """
@@ -76,7 +76,7 @@ def _with_keys(saved: Mapping[str, Any], named: Sequence[str]) -> dict[str, Any]
 
 
 def given(argv: Sequence[str], name: str) -> str | None:
-    """The last value of a field in the words, before they are parsed; None also for name= and name=None."""
+    """Return the last value of a field in the words, before they are parsed; None also for name= and name=None."""
     values = [word.split("=", 1)[1] for word in argv if re.match(rf"-{{0,2}}{name}=", word)]
     return values[-1] if values and values[-1] not in ("", "None") else None
 
@@ -301,7 +301,7 @@ def _other_backend(config: RunSettings) -> Iterator[str]:
 
 
 def run_problems(config: RunSettings) -> Iterator[str]:
-    """Problems between settings that every run has."""
+    """Yield problems between settings that every run has."""
     if config.resume is None and config.run_name and Path(config.run_name).name != config.run_name:
         yield f"run_name={config.run_name}: must be the name of one folder; logs_dir names the folder it is made in"
     yield from secret_problems(config)

@@ -16,7 +16,7 @@ from harbortrainer.venues.harbor.program import MOUNT, TERMINUS, check_agent, mo
 
 
 def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
-    """Lines on the agents; the run's agent is started in the images of these tasks. Blocking.
+    """Return lines on the agents; the run's agent is started in the images of these tasks. Blocking.
 
     Raises UserError: the agent cannot run, or does not start. docker.errors.DockerException.
     """

@@ -19,13 +19,13 @@ _SETTLED_NS = 50_000_000  # a file that changed less than this before it was rea
 
 
 def fact(task: Path, name: str, find: Callable[[], Any]) -> Any:
-    """The JSON value that `find` gives for a task directory, found again only when a stat of its files has changed."""
+    """Get JSON value that `find` gives for a task directory, found again only when a stat of its files has changed."""
     return _store(str(task.parent)).get(task, name, find)
 
 
 @contextlib.contextmanager
 def unchanging() -> Iterator[None]:
-    """Within the block, of a command that only reads tasks, their stats are taken once."""
+    """Take the stats of tasks once within the block, of a command that only reads them."""
     _stamps.append({})
     try:
         yield

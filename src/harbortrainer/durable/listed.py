@@ -22,7 +22,7 @@ class Listed:
 
 
 def read_list(file: Path) -> list[Listed]:
-    """The lines of a list; [] = there is no such file. DIGEST may be `-`; NAME is quoted."""
+    """Return the lines of a list; [] = there is no such file. DIGEST may be `-`; NAME is quoted."""
     if not file.is_file():
         return []
     lines = [
@@ -45,7 +45,7 @@ def write_list(file: Path, head: str, listed: Sequence[Listed]) -> None:
 
 
 def quoted(text: str) -> str:
-    """With white space, #, %, control characters and undecodable bytes percent-encoded."""
+    """Return the text with white space, #, %, control characters and undecodable bytes percent-encoded."""
     return _ODD.sub(lambda odd: quote(odd[0], errors="surrogateescape"), text)
 
 
@@ -54,7 +54,7 @@ def unquoted(text: str) -> str:
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 over the names, modes and contents of a folder's files."""
+    """Return SHA-256 over the names, modes and contents of a folder's files."""
     total = hashlib.sha256()
     for file in sorted(file for file in folder.rglob("*") if file.is_file()):
         executable = bool(file.stat().st_mode & 0o100)

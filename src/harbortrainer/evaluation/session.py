@@ -110,7 +110,7 @@ def _solutions(plan: EvalPlan, template: ChatTemplate, display: Display) -> Solu
 
 
 def make_plan(args: EvalArgs) -> EvalPlan:
-    """The plan of a new evaluation, or of the one in `out` as it was started. Raises UserError."""
+    """Return the plan of a new evaluation, or of the one in `out` as it was started. Raises UserError."""
     sources = find_sources(args.tasks_dir)
     tasks = load_sources(sources, args.tasks_include, args.tasks_exclude)
     file = Path(args.out).expanduser() / PLAN_FILE if args.out else None

@@ -9,17 +9,17 @@ from harbortrainer.learning.trajectory import TrialName
 
 
 def agents_of(config: Config) -> list[str]:
-    """The agents of a run, each once."""
+    """Return the agents of a run, each once."""
     return list(dict.fromkeys(config.agent.split(",")))
 
 
 def by_agent(config: Config) -> list[Config]:
-    """The settings for each agent of a run."""
+    """Return the settings for each agent of a run."""
     return [chz.replace(config, agent=agent) for agent in agents_of(config)]
 
 
 def drawn(agents: str, seed: int, trial: str) -> str:
-    """The agent of a trial, of `a,b`: the same for its group in every process, and each in its share of a batch.
+    """Return the agent of a trial, of `a,b`: the same for its group in every process, and each in its share of a batch.
 
     One that is named twice acts twice as often. A held-out task has the same agent in every evaluation.
     """
@@ -31,6 +31,6 @@ def drawn(agents: str, seed: int, trial: str) -> str:
 
 
 def of_trial(config: Config, trial: str) -> Config:
-    """The settings of a trial, with its one agent."""
+    """Return the settings of a trial, with its one agent."""
     agent = drawn(config.agent, config.seed, trial)
     return config if agent == config.agent else chz.replace(config, agent=agent)

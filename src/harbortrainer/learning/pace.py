@@ -65,11 +65,11 @@ class Pace:
         self._set_aside()
 
     def look_ahead(self) -> None:
-        """Until `advance`, groups that start sample the weights of the next step, as if it had begun."""
+        """Let groups that start until `advance` sample the weights of the next step, as if it had begun."""
         self._ahead = True
 
     def finish(self, group: OpenGroup, *, constant: bool = False) -> None:
-        """All trials of the group have ended."""
+        """Note that all trials of the group have ended."""
         group.complete, group.constant = True, constant
         self._set_aside()
 

@@ -117,7 +117,7 @@ class Turn:
 
 
 def without_segments(turns: Sequence[Turn], left_out: Collection[int]) -> list[Turn]:
-    """The turns of all other segments."""
+    """Return the turns of all other segments."""
     return [turn for turn in turns if turn.segment not in left_out]
 
 

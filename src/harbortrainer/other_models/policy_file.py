@@ -29,7 +29,7 @@ class PolicyFile:
 
 
 def read_policy(given: str, file: Path) -> dict[str, Any]:
-    """The file's object, checked, and its key is set. Raises UserError."""
+    """Return the file's object, checked, and its key is set. Raises UserError."""
     try:
         value = json.loads(file.read_text())
     except (OSError, ValueError) as error:

@@ -49,7 +49,7 @@ class Clock:
 
     @classmethod
     def of(cls, seconds: float, lost: Lost) -> "Clock":
-        """From now on; 0 = no limit."""
+        """Start a clock now; 0 = no limit."""
         return cls(asyncio.get_running_loop().time() + seconds if seconds else None, lost)
 
     @property

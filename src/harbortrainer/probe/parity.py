@@ -114,7 +114,7 @@ async def compare(a: ProbeSession, b: ProbeSession, steps: int) -> ParityReport:
 
 
 def tolerance_of(model_name: str) -> Tolerance:
-    """The tolerance for the type of the base model's weights; the wider one where that cannot be read."""
+    """Return the tolerance for the type of the base model's weights; the wider one where that cannot be read."""
     from transformers import AutoConfig  # takes a second: not at import
 
     try:
@@ -125,7 +125,7 @@ def tolerance_of(model_name: str) -> Tolerance:
 
 
 async def run_programme(session: ProbeSession, steps: int) -> ServerResult:
-    """The fixed programme: a forward pass, a step of plain gradient descent, `steps` of Adam, samples."""
+    """Return the fixed programme: a forward pass, a step of plain gradient descent, `steps` of Adam, samples."""
     client = await session.adapter()
     first = await run_chain(client)
     output = await session.wait("forward_backward", client.forward_backward(list(DATA), "cross_entropy"))
@@ -202,7 +202,7 @@ async def _scores(session: ProbeSession, path: str, samples: Sequence[Sequence[i
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:
-    """95 % interval of the mean; deterministic."""
+    """Return 95 % interval of the mean; deterministic."""
     drawn = np.random.default_rng(0).choice(values, (N_BOOTSTRAP, len(values)))
     low, high = np.percentile(drawn.mean(axis=1), [2.5, 97.5])
     return float(low), float(high)

@@ -31,7 +31,7 @@ log = logging.getLogger("harbortrainer")
 
 
 async def contract_of(session: Session, kind: ServerKind, model_name: str, say: Callable[[str], None]) -> Contract:
-    """The contract by a cached report, else by a new probe; on Tinker cloud without a report, by its documents.
+    """Return the contract by a cached report, else by a new probe; on Tinker cloud without a report, by its documents.
 
     Raises BackendError when a self-hosted server cannot be measured.
     """
@@ -63,7 +63,7 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
 async def load_or_probe(
     session: Session, model_name: str, refresh: bool = False, say: Callable[[str], None] = log.info
 ) -> ServerReport:
-    """The cached whole report of this version of the server and model, else that of a new probe. See `measured`."""
+    """Get the cached whole report of this version of the server and model, else that of a new probe. See `measured`."""
     if not refresh:
         known = load((await identify(session.url, session.key)).fingerprint, model_name)
         if known is not None and not known.short:
@@ -129,7 +129,7 @@ async def probe(session: Session, model_name: str, short: bool = False) -> Serve
 
 
 async def measure_all(session: ProbeSession, findings: ProbeFindings) -> None:
-    """All parts; each may fail alone. One free slot is enough; a part that lacks a second one reports it.
+    """Measure all parts; each may fail alone. One free slot is enough; a part that lacks a second one reports it.
 
     Raises BackendError when there is no free slot.
     """

@@ -118,7 +118,7 @@ async def get(args: GetArgs) -> int:
 
 
 def needs(folder: Path) -> list[str]:
-    """Lines on what the tasks of a folder need besides Docker: prebuilt images, the network."""
+    """Return lines on what the tasks of a folder need besides Docker: prebuilt images, the network."""
     tasks = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
     images = [image for path in tasks if (image := read_settings(path).get("environment", {}).get("docker_image"))]
     fetching = [path for path in tasks if any(one.kind == "verifier fetches" for one in fetches(path))]
@@ -131,7 +131,7 @@ def needs(folder: Path) -> list[str]:
 
 
 def task_folders(args: ListArgs) -> list[Path]:
-    """Folders of the tasks that the arguments name: tasks, and sources as a run takes them. Raises UserError."""
+    """Return folders of the tasks that the arguments name: tasks, and sources as a run takes them. Raises UserError."""
     found: dict[Path, None] = {}
     given = {part: Path(part).expanduser() for name in args.dirs for part in name.split(",") if part}
     alone = [folder for folder in given.values() if looks_like_task(folder)]

@@ -139,7 +139,7 @@ class QualificationTrials:
         return await self._run(task, agent, ORACLE, repeats=repeats, offline=offline)
 
     async def stranger(self, task: Path) -> QualificationTrial:
-        """A trial of the oracle where only the instruction, and what users allow, tell what the task asks for.
+        """Return a trial of the oracle where only the instruction, and what users allow, tell what the task asks for.
 
         A reward that depends on more is the trial's all the same, and `unasked` names that.
         """
@@ -191,7 +191,7 @@ class QualificationTrials:
         return trial
 
     def is_watched(self, task: Path) -> bool:
-        """Whether verification runs beside the agent's work, and can be watched or need not be."""
+        """Return whether verification runs beside the agent's work, and can be watched or need not be."""
         separate = resolve_task_verifier_mode(_task_config(task)) is VerifierEnvironmentMode.SEPARATE
         return separate or self._environment(task).import_path == ENGINE_ENVIRONMENT
 

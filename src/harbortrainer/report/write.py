@@ -28,7 +28,7 @@ _SCRIPTS = ("elements", "scales", "plots", "table", "trial", "sections", "lanes"
 
 
 def packed(value: Any) -> str:
-    """JSON, gzipped, in base64, which needs no escaping in HTML; NaN and infinities become null."""
+    """Return JSON, gzipped, in base64, which needs no escaping in HTML; NaN and infinities become null."""
     try:
         text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:  # a browser reads no NaN
@@ -37,7 +37,7 @@ def packed(value: Any) -> str:
 
 
 def page(title: str, data: str, panels: Sequence[str]) -> str:
-    """The HTML. `data`, `panels`: from `packed`; by its policy, browsers run no script but the page's own."""
+    """Return the HTML. `data`, `panels`: from `packed`; by its policy, browsers run no script but the page's own."""
     script = "\n".join((_STATIC / f"{name}.js").read_text() for name in _SCRIPTS)
     script = f'"use strict";\n{script}'
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -33,13 +33,16 @@ class TrialJournal(Protocol):
     quarantined: dict[str, str]
 
     def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
-        """The trial is about to start on this host, "" = this machine; `agent` acts, "" = the policy alone."""
+        """Record that the trial is about to start on this host, "" = this machine;
+
+        `agent` acts, "" = the policy alone.
+        """
 
     def ended(self, trajectory: Trajectory, disposition: str) -> None:
         """`disposition`: graded, dropped, quarantined, cancelled, or "replaced by TRIAL"."""
 
     def attempts(self, first: str) -> tuple[int, int]:
-        """Trials that ended in the slot of the trial `first`, in any process, and those that cost an attempt."""
+        """Return trials that ended in the slot of the trial `first`, in any process, and those that cost an attempt."""
         return 0, 0
 
 
@@ -67,7 +70,7 @@ class Attempts:
     async def fill(
         self, first: TrialRequest, policy: OutcomePolicy, note: OnTrajectory, keep: OnTrajectory
     ) -> Trajectory:
-        """The trial that fills the slot of `first`, or the last one that failed to; continues an earlier process's.
+        """Get the trial that fills the slot of `first`, or the last one that failed to; continues an earlier process's.
 
         `note` sees each trial, and may raise; `keep`, called in a thread, stores the last one before it is recorded.
         A trial that an outage of its venue's service or of the server hit costs no attempt. Once the run is to stop,
@@ -107,7 +110,7 @@ class Attempts:
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
 
     def unsupplied(self, task: Task) -> str:
-        """Why an earlier group of the task could not be run; "" = none was refused."""
+        """Return why an earlier group of the task could not be run; "" = none was refused."""
         _, _, reason = self.quarantine.reasons.get(task.name, "").partition(f"{Outcome.INFRASTRUCTURE_ERROR}: ")
         return reason if reason.startswith(UNSUPPLIED) else ""
 

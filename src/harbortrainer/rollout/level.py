@@ -71,7 +71,7 @@ class Level:
         self._next_fewer = False  # whether the next try is of fewer agents
 
     def judge(self, window: Window) -> bool:
-        """At the end of a window at `limit`: whether the limit changed."""
+        """Judge the window that ends at `limit`. Returns whether the limit changed."""
         self._fastest = min(self._fastest / FASTER, window.latency)
         self._late = self._late + 1 if window.latency > LATE * self._fastest else 0
         if self._base is None or self.limit == self._base[0]:
@@ -89,14 +89,14 @@ class Level:
         return self._try()
 
     def slow_starts(self) -> bool:
-        """Containers started slowly: whether the limit changed."""
+        """Return containers started slowly: whether the limit changed."""
         fewer = max(1, int(DECREASE * self.limit))
         self._base, self._held, self._next_fewer = None, FIRST_HOLD, False
         self._end_doubling(fewer)
         return self._change(fewer, Why.SLOW_STARTS)
 
     def unused(self) -> bool:
-        """No window could be measured at `limit`, since too few trials ran: whether the limit changed."""
+        """Return no window could be measured at `limit`, since too few trials ran: whether the limit changed."""
         if self._base is None or self.limit <= self._base[0]:
             return False
         self._return(Why.UNUSED)

@@ -140,7 +140,7 @@ class Rollouts:
             yield
 
     def expect(self, tasks: Sequence[Task]) -> None:
-        """Trials of these tasks come next, in this order: what they need may be made ahead."""
+        """Announce trials of these tasks, next and in this order: what they need may be made ahead."""
         for name in dict.fromkeys(task.venue for task in tasks):
             self._rooms[name].expect([task for task in tasks if task.venue == name])
 
@@ -238,13 +238,13 @@ class Rollouts:
         return group_trajectories(group.task.name, await _gather(map(fill, names)))
 
     def unsupplied(self, group: GroupRequest, lacking: str) -> TrajectoryGroup:
-        """The group whose trials cannot be run."""
+        """Return the group whose trials cannot be run."""
         name = str(TrialName(group.kind, group.step, group.problem, 0))
         lost = Trajectory(group.task.name, name, (), None, Outcome.INFRASTRUCTURE_ERROR, lacking)
         return group_trajectories(group.task.name, [lost])
 
     def hold_agents(self) -> None:
-        """Trials start their environments, and no agent begins, until `release_agents`."""
+        """Let trials start their environments, but no agent begin, until `release_agents`."""
         self._settings.gates.weights.clear()
 
     def release_agents(self) -> None:
@@ -256,7 +256,7 @@ class Rollouts:
             room.close_batch(trials_dir, n_trials)
 
     def patience(self) -> Patience:
-        """For the trials of one batch: twice those that may run at once, on all hosts that have joined."""
+        """Make the patience with one batch: twice the trials that may run at once, on all hosts that have joined."""
         gates = self._gates
 
         def most() -> int:

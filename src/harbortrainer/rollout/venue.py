@@ -65,7 +65,7 @@ class RunParts:
 def conversing[C: Conversation](
     kind: type[C], request: TrialRequest, run: RunParts, tools: Sequence[Tool] = ()
 ) -> Iterator[C]:
-    """A trial's conversation with the policy, within the run's limits. Raises UserError: no template for the `tools`.
+    """Get trial's conversation with the policy, within the run's limits. Raises UserError: no template for the `tools`.
 
     It samples the weights of its request, else those published last.
     """
@@ -128,7 +128,7 @@ class Room(Protocol):
         ...
 
     def host(self) -> AbstractAsyncContextManager[Host]:
-        """The host of one trial, which the trial holds like the gate. Raises EnvironmentFault when all stay away."""
+        """Return host of one trial, which the trial holds like the gate. Raises EnvironmentFault when all stay away."""
         ...
 
     def prepared(self, tasks: Sequence[Task], say: Say) -> AbstractAsyncContextManager[object]:
@@ -136,7 +136,7 @@ class Room(Protocol):
         return contextlib.nullcontext()
 
     def expect(self, tasks: Sequence[Task]) -> None:
-        """Trials of these tasks come next, in this order: what they need may be made ahead."""
+        """Announce trials of these tasks, next and in this order: what they need may be made ahead."""
 
     def supplied(self, task: Task) -> AbstractAsyncContextManager[str]:
         """Wait for what the trials of a task need, and keep it within the block; yields "", or why it cannot be had.
@@ -154,7 +154,7 @@ class Room(Protocol):
         """Write the files of a whole batch over its trials. Blocks. Raises DiskFault."""
 
     async def aclose(self) -> None:
-        """At the end of a run, before the block of `prepared` ends."""
+        """Close at the end of a run, before the block of `prepared` ends."""
 
 
 class Venue(Protocol):
@@ -169,34 +169,34 @@ class Venue(Protocol):
         ...
 
     def find(self, name: str, /) -> tuple[str, str]:
-        """Path and version of the source `VENUE:name`. Raises UserError."""
+        """Return the path and version of the source `VENUE:name`. Raises UserError."""
         ...
 
     def names(self, place: str) -> list[str]:
-        """Names of all tasks of a source. Raises UserError when the source cannot be read."""
+        """Return names of all tasks of a source. Raises UserError when the source cannot be read."""
         ...
 
     def load(self, place: str, excluded: Collection[str]) -> list[Task]:
-        """Its tasks without `excluded`; `domain` may be "", then it is the source's name. Raises UserError."""
+        """Return its tasks without `excluded`; `domain` may be "", then it is the source's name. Raises UserError."""
         ...
 
     def identify(self, task: Task) -> Identity:
-        """The keys by which equal and related tasks are found."""
+        """Return the keys by which equal and related tasks are found."""
         ...
 
     def check(self, tasks: Sequence[Task], config: Config, template: ChatTemplate, n_trials: int) -> list[str]:
-        """Warnings for the user. Blocks. Raises UserError when `n_trials` of these tasks at once cannot run."""
+        """Return warnings for the user. Blocks. Raises UserError when `n_trials` of these tasks at once cannot run."""
         ...
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
-        """The most trials of these tasks at once, and what bounds them, in words. Blocks. Raises UserError."""
+        """Return the most trials of these tasks at once, and what bounds them, in words. Blocks. Raises UserError."""
         ...
 
     def room(self, run: RunParts) -> Room: ...
 
 
 def agents_at_once(venues: Mapping[str, Venue], tasks: Collection[Task], config: Config) -> tuple[list[str], int]:
-    """The most agents at once, and with n_parallel_envs=auto a line on it. Blocks. Raises UserError."""
+    """Return the most agents at once, and with n_parallel_envs=auto a line on it. Blocks. Raises UserError."""
     if config.n_parallel_envs != AUTO:
         return [], config.n_parallel_envs
     most, why = min(one.capacity(its, config) for one, its in _each(venues, tasks))
@@ -207,7 +207,9 @@ def agents_at_once(venues: Mapping[str, Venue], tasks: Collection[Task], config:
 def checked_venues(
     tasks: Collection[Task], config: Config, template: ChatTemplate, given: Mapping[str, Venue]
 ) -> tuple[list[str], int]:
-    """Warnings of all venues about their tasks, and the most agents at once. `given`: replace those of the registry.
+    """Return warnings of all venues about their tasks, and the most agents at once.
+
+    `given`: replace those of the registry.
 
     Blocks. Raises UserError.
     """

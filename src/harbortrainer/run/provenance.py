@@ -70,7 +70,7 @@ class Provenance:
             self.count(record)
 
     def told(self, trajectory: Trajectory) -> dict[str, list[Any]]:
-        """What the ledger's `ended` says of a trial that ends now; {} = nothing is known, or nothing was earned.
+        """Return what the ledger's `ended` says of a trial that ends now; {} = nothing is known, or nothing was earned.
 
         `depends`: places of its names among all that the ledger has for the task, which `new` adds to.
         """
@@ -90,7 +90,7 @@ class Provenance:
             source.add(record["trial"], record["depends"])
 
     def spread(self, task: str, trial: str) -> str:
-        """A line on the names that spread with this trial of the task; "" = none did."""
+        """Return a line on the names that spread with this trial of the task; "" = none did."""
         found = [name for name in self.sources[task].names.values() if name.spread == trial]
         if not found:
             return ""

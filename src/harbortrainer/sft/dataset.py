@@ -39,7 +39,7 @@ class Dataset:
     notes: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """What a run keeps of its data; the same digest means the same ids, masks and split."""
+        """Return what a run keeps of its data; the same digest means the same ids, masks and split."""
         both = (self.train, self.held_out)
         return {
             "digests": [digest([s for one in part for s in one.sequences_D]) for part in both],

@@ -37,11 +37,11 @@ class Lessons:
         return self.order.total_steps
 
     def at(self, step: int) -> SftConfig:
-        """The most recent settings that apply to the 0-based `step`."""
+        """Return the most recent settings that apply to the 0-based `step`."""
         return next(config for first, config in reversed(self.configs) if first <= step)
 
     def batch(self, step: int) -> list[TrainingSequence]:
-        """The step's sequences, weighted for the loss, longest first: a server cuts them into micro batches in order
+        """Return step's sequences, weighted for the loss, longest first: a server cuts them into micro batches in order
         and pads each to its longest.
         """
         sequences = [sequence for one in self.order.batch(step) for sequence in one.sequences_D]
@@ -50,7 +50,7 @@ class Lessons:
         return sorted(weighted, key=lambda s: -len(s.tokens_T))
 
     def due(self, step: int) -> bool:
-        """Whether the held-out loss is measured after `step` steps."""
+        """Return whether the held-out loss is measured after `step` steps."""
         every = self.at(max(step - 1, 0)).eval_every
         if not self.held_out:
             return False
@@ -60,13 +60,13 @@ class Lessons:
 
 
 def best_step(rows: Sequence[Mapping[str, float]]) -> int | None:
-    """The step with the lowest held-out loss, the first of equal ones; None without a measurement."""
+    """Return the step with the lowest held-out loss, the first of equal ones; None without a measurement."""
     measured = [(row[HELD_OUT], int(row["global_step"])) for row in rows if HELD_OUT in row]
     return min(measured)[1] if measured else None
 
 
 def waited(rows: Sequence[Mapping[str, float]]) -> int:
-    """Measurements since the lowest held-out loss."""
+    """Return measurements since the lowest held-out loss."""
     steps = [int(row["global_step"]) for row in rows if HELD_OUT in row]
     best = best_step(rows)
     return 0 if best is None else len(steps) - 1 - steps.index(best)
@@ -171,13 +171,13 @@ class SftTrainer(Loop[SftConfig]):
 
 
 def mean_nll(sequences_D: Sequence[TrainingSequence], logprobs_D: Sequence[np.ndarray]) -> float:
-    """- mean over all masked tokens of their natural log; each array of `logprobs_D` has its sequence's N tokens."""
+    """Get the mean over all masked tokens of -log p; each array of `logprobs_D` has its sequence's N tokens."""
     kept = [logprobs[s.mask_T] for s, logprobs in zip(sequences_D, logprobs_D, strict=True)]
     return -float(np.concatenate(kept).mean())
 
 
 def requests(sequences_D: Sequence[TrainingSequence]) -> list[list[TrainingSequence]]:
-    """The sequences in parts of at most FORWARD_TOKENS, longest first; a longer one is alone."""
+    """Return the sequences in parts of at most FORWARD_TOKENS, longest first; a longer one is alone."""
     parts: list[list[TrainingSequence]] = []
     left = 0
     for sequence in sorted(sequences_D, key=lambda s: -len(s.tokens_T)):

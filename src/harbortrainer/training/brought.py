@@ -12,7 +12,7 @@ KEY = "brought"  # in effective.json, and in the plan of an evaluation
 
 
 def brought(config: Config, tasks: Collection[Task]) -> dict[str, Brought]:
-    """What the settings of a run name that is not this package's, by setting. Raises UserError."""
+    """Return what the settings of a run name that is not this package's, by setting. Raises UserError."""
     found = functions(config)
     for name in dict.fromkeys(task.venue for task in tasks):
         found[f"tasks_dir={name}"] = plugin("venues", "tasks_dir", name)

@@ -46,11 +46,11 @@ class Loop[C: RunSettings]:
         )
 
     async def proceed(self) -> None:
-        """From `step` to the last step, with the weights that the policy has now."""
+        """Run from `step` to the last step, with the weights that the policy has now."""
         raise NotImplementedError
 
     async def completed(self) -> None:
-        """After the last step."""
+        """Tidy up after the last step."""
 
     @property
     def done(self) -> str:
@@ -87,7 +87,7 @@ class Loop[C: RunSettings]:
                 await asyncio.to_thread(self.parts.ledger.resumed, self.step)
 
     async def save(self) -> None:
-        """A checkpoint of `step`."""
+        """Save a checkpoint of `step`."""
         path = await self.parts.policy.save(self.step)
         checkpoint = self.parts.trained.checkpoint(self.step, path)
         await self.parts.checkpoints.add(checkpoint, self.parts.policy.delete, self._rows.undecided)

@@ -187,7 +187,7 @@ def _moved(run: RunDirectory, files: Sequence[Path], what: str, fields: Collecti
 
 
 def sampler_change(effective: Path, sampler: str) -> tuple[str, ...]:
-    """A line when an earlier process of this run sampled with something else. `effective`: its effective.json."""
+    """Give a line when an earlier process of this run sampled with something else. `effective`: its effective.json."""
     before = read_json(effective).get("server", {}).get("sampler", "") if effective.exists() else ""
     if not before or not sampler or before == sampler:
         return ()
@@ -195,7 +195,7 @@ def sampler_change(effective: Path, sampler: str) -> tuple[str, ...]:
 
 
 def installed_versions(tasks: Iterable[Task] = ()) -> dict[str, str]:
-    """Versions of the packages that shape a run, without those that are not installed (wandb is optional)."""
+    """Return versions of the packages that shape a run, without those that are not installed (wandb is optional)."""
     found: dict[str, str] = {}
     of_venues = [name for place in dict.fromkeys(task.venue for task in tasks) for name in venue(place).packages]
     for name in ("tinker", "chz", "transformers", "numpy", "wandb", *of_venues):
@@ -217,17 +217,17 @@ OVERHEAD = 2**20  # bytes a state: names, shapes, rank and hyperparameters
 
 
 def state_bytes(model: BaseModel, rank: int) -> int | None:
-    """The most bytes of a saved state: float32 weights and both moments. None when the model's shape is unknown."""
+    """Get the most bytes of a saved state: float32 weights and both moments. None when the model's shape is unknown."""
     return None if model.lora_width is None else (1 + MOMENTS) * FLOAT32 * rank * model.lora_width + OVERHEAD
 
 
 def sampler_bytes(model: BaseModel, rank: int) -> int | None:
-    """The most bytes of sampler weights."""
+    """Return the most bytes of sampler weights."""
     return None if model.lora_width is None else FLOAT32 * rank * model.lora_width + OVERHEAD
 
 
 def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping[str, Any]) -> str:
-    """One line on the server's disk. `about`: what a server of this project reports about itself."""
+    """Return one line on the server's disk. `about`: what a server of this project reports about itself."""
     rank = config.lora_rank
     best = BEST if config.eval_split or config.eval_tasks else 0
     keep = Keep(config.keep_checkpoints, best)

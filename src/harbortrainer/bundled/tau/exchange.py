@@ -83,18 +83,18 @@ class Dialogue:
         self._count(2)
 
     def heard(self) -> list[dict[str, Any]]:
-        """What the user has seen: texts of both, its own calls and their results."""
+        """Return what the user has seen: texts of both, its own calls and their results."""
         return [message for message in self.messages if _concerns_user(message)]
 
     def parts(self) -> dict[str, float]:
-        """The grade by basis of a conversation that its user has ended."""
+        """Return the grade by basis of a conversation that its user has ended."""
         mine = [message for message in self.messages if message["role"] == "assistant"]
         called = [call for message in self.messages for call in message.get("tool_calls") or ()]
         calls = [ToolCall(call["name"], call["arguments"]) for call in called]
         return parts(self.domain, self.task, self.world, [message.get("content") or "" for message in mine], calls)
 
     def record(self, name: str, end: str, seconds: float, grades: Mapping[str, float]) -> dict[str, Any]:
-        """tau2's `SimulationRun` as JSON values, and what a person wants to see beside it.
+        """Return tau2's `SimulationRun` as JSON values, and what a person wants to see beside it.
 
         `end`: tau2's reason; `grades`: by basis, {} = ungraded. `messages` are those that tau2 knows; `system` and
         `tools` are what the policy's first prompt holds.

@@ -104,7 +104,7 @@ class Started:
 
 
 def container_name(session_id: str) -> str:
-    """A name that Docker accepts; unique, since the container of an earlier attempt may still exist.
+    """Return a name that Docker accepts; unique, since the container of an earlier attempt may still exist.
 
     The policy can look it up by DNS: it does not say whether a trial is of training or of an evaluation.
     """
@@ -228,7 +228,7 @@ def is_running(name: str) -> bool:
 
 
 def committed(name: str, run_id: str) -> str:
-    """The ID of an image of the container as it is now.
+    """Return the ID of an image of the container as it is now.
 
     Raises TooMuch when its own files are larger than MOST_COMMITTED, holes included; docker.errors.APIError.
     """

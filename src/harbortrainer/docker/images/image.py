@@ -86,7 +86,7 @@ async def task_image(
     run_id: str = "",
     limit_sec: float | None = None,
 ) -> Image:
-    """The image of a task: `docker_image`, pulled if Docker lacks it, or built if the content of the folder is new.
+    """Get the image of a task: `docker_image`, pulled if Docker lacks it, or built if the content of the folder is new.
 
     Where `docker_image` cannot be pulled, the Dockerfile of the folder is built, if it has one; `prebuilt_only`: it is
     not. An image for an agent without tmux gets it. `force` builds, once a process, even when Docker has an image of
@@ -183,14 +183,14 @@ def _tag_again(references: Sequence[str]) -> None:
 
 
 async def images_of(task: Path, run_id: str = "", prebuilt_only: bool = False) -> list[Image]:
-    """The images of one task and of its separate verifiers, built or pulled if Docker lacks them. Raises ImageError."""
+    """Get images of one task and of its separate verifiers, built or pulled if Docker lacks them. Raises ImageError."""
     given: dict[str, Any] = {"prebuilt_only": prebuilt_only, "run_id": run_id}
     wanted = dict(await asyncio.to_thread(lambda: list(sources(task))))
     return [await task_image(*source, **given, limit_sec=limit_sec) for source, limit_sec in wanted.items()]
 
 
 def image_notes(task: str, images: Iterable[Image]) -> Iterator[tuple[str, str]]:
-    """Kinds of remarks and lines on images of a task that are not as the task or the agent wants them."""
+    """Yield kinds of remarks and lines on images of a task that are not as the task or the agent wants them."""
     for image in images:
         if image.instead:
             yield (
@@ -207,7 +207,7 @@ def image_notes(task: str, images: Iterable[Image]) -> Iterator[tuple[str, str]]
 
 
 def sources(task_dir: Path) -> Iterator[tuple[tuple[Path, str | None], float]]:
-    """(folder, prebuilt image), seconds: for the containers of a task and of its verifiers."""
+    """Yield (folder, prebuilt image), seconds: for the containers of a task and of its verifiers."""
     task, paths = TaskConfig.model_validate_toml((task_dir / "task.toml").read_text()), TaskPaths(task_dir)
     definitions = [(paths.environment_dir, task.environment)]
     for step in task.steps or [None]:
@@ -241,12 +241,12 @@ async def _in_thread[R](produce: Callable[[threading.Event], R], limit_sec: floa
 
 
 def task_reference(environment_dir: Path) -> str:
-    """The name of the image that is, or would be, built from a folder. Blocking."""
+    """Return the name of the image that is, or would be, built from a folder. Blocking."""
     return _reference(recipe_digest(environment_dir))
 
 
 def recipe_digest(environment_dir: Path) -> str:
-    """That of the content, and of the images that stand for those of its FROM lines. Blocking."""
+    """Return the digest of the content, and of the images that stand for those of its FROM lines. Blocking."""
     digest, dockerfile = content_digest(environment_dir), environment_dir / "Dockerfile"
     others = other_bases(dockerfile.read_text()) if dockerfile.is_file() else {}
     return hashlib.sha256(f"{digest}{sorted(others.items())}".encode()).hexdigest() if others else digest
@@ -279,7 +279,7 @@ def _refuse_changed(environment_dir: Path, digest: str, reference: str) -> None:
 
 
 def content_digest(environment_dir: Path) -> str:
-    """SHA-256 over names, kinds, modes and contents of the build context, read again only when a stat changed."""
+    """Give SHA-256 over names, kinds, modes and contents of the build context, read again only when a stat changed."""
     paths = _context(environment_dir)
     fingerprint = hash(tuple((str(p), (s := p.lstat()).st_mode, s.st_size, s.st_mtime_ns) for p in paths))
     known, known_digest = _digests.get(environment_dir, (None, ""))

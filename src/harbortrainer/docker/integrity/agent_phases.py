@@ -157,7 +157,7 @@ class AgentPhases:
         return self._processes.kept
 
     async def observe(self) -> Footprint:
-        """What a task's solution has changed and leaves, which ran as the agent."""
+        """Return what a task's solution has changed and leaves, which ran as the agent."""
         await self.close()
         left = await self._left()
         await self.note_changes()  # also what services write as they start

@@ -278,10 +278,10 @@ class _Judge:
 
 
 def causes_of(changed: Changed, seen: Seen, asked: Asked) -> Causes:
-    """What the reward of a verification may depend on although the task does not ask for it."""
+    """Return what the reward of a verification may depend on although the task does not ask for it."""
     return _Judge(changed, seen, asked).causes()
 
 
 def is_made_anew(path: str) -> bool:
-    """Whether verification makes it again, or it is no file of the container's layer."""
+    """Return whether verification makes it again, or it is no file of the container's layer."""
     return _MADE_ANEW.fullmatch(path) is not None

@@ -49,7 +49,7 @@ def start(module: str, run_id: str) -> RootProgram:
 
 
 def words_of(module: str) -> list[str]:
-    """The command line that runs `main` of a module."""
+    """Return the command line that runs `main` of a module."""
     code = f"import sys; sys.path.insert(0, {str(_SOURCE)!r}); from {module} import main; main()"
     return [os.path.realpath(sys.executable), "-I", "-S", "-c", code]
 

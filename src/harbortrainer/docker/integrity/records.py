@@ -34,7 +34,7 @@ class Records:
 
 
 def records_of(changes: Iterable[FileChange], read: Read, opened: Collection[str]) -> Records:
-    """The files that packages added to a container. `read`: the content of a path, None = no file is there.
+    """Return the files that packages added to a container. `read`: the content of a path, None = no file is there.
 
     A file of `opened` is listed only if it has the sum of its record.
     """

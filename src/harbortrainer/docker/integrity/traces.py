@@ -137,7 +137,7 @@ class Trace:
             self._write(f"events/{event}/enable", "1")
 
     def take(self) -> list[Call]:
-        """The calls since the last time, at most MOST_CALLS; takes in `forked`, too."""
+        """Return the calls since the last time, at most MOST_CALLS; takes in `forked`, too."""
         found: list[Call] = []
         for _ in range(MOST_READS):
             if not (data := self._read()):
@@ -249,7 +249,7 @@ class Traces:
                     os.rmdir(f"{self._root}/instances/{name}")
 
     def lend(self) -> Trace | None:
-        """None where containers cannot be traced."""
+        """Lend a trace; None where containers cannot be traced."""
         if self.why:
             return None
         with self._lock, contextlib.suppress(OSError):
@@ -259,7 +259,7 @@ class Traces:
         return None
 
     def give_back(self, trace: Trace) -> None:
-        """Takes 50 ms, in which the kernel waits."""
+        """Take a trace back, in 50 ms in which the kernel waits."""
         with contextlib.suppress(OSError):
             trace.clear()
             with self._lock:

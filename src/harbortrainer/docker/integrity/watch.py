@@ -117,7 +117,7 @@ class _Watcher:
             )
 
     async def ask(self, kind: str, name: str, seconds: float, **more: object) -> dict[str, Any]:
-        """The answer. Raises OSError when it refuses, or has ended; TimeoutError."""
+        """Return the answer. Raises OSError when it refuses, or has ended; TimeoutError."""
         future: Future[dict[str, Any]] = Future()
         with self._lock:
             self._waiting[name] = future
@@ -232,7 +232,7 @@ async def watching(
 
 
 async def look(container: str, run_id: str, kept: Collection[int], seconds: float) -> tuple[Process, ...]:
-    """The processes of the policy, and which of them run within `seconds`; () where that is not known."""
+    """Return the processes of the policy, and which of them run within `seconds`; () where that is not known."""
     try:
         whose, name = await call(_whose, container, kept), secrets.token_hex(8)
         watcher = await call(_watcher, run_id)

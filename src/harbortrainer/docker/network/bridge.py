@@ -70,7 +70,7 @@ _lock = threading.Lock()
 
 
 def trial_network() -> TrialNetwork:
-    """The daemon's network of trials; created, and its host rules set, at this process's first call.
+    """Return the daemon's network of trials; created, and its host rules set, at this process's first call.
 
     Logs one warning when its containers can reach the daemon's machine. Raises EnvironmentFault when the daemon cannot
     create it, docker.errors.DockerException.
@@ -114,7 +114,7 @@ def open_for(tasks: Sequence[Path]) -> None:
 
 
 def uses_network(task: Path) -> bool:
-    """Whether a container of the task joins the network of trials; Compose creates networks of its own."""
+    """Return whether a container of the task joins the network of trials; Compose creates networks of its own."""
     config = TaskConfig.model_validate_toml((task / "task.toml").read_text())
     if (task / "environment" / COMPOSE).exists():
         return False
@@ -180,7 +180,7 @@ def _default_mtu() -> dict[str, str]:
 
 
 def spare_subnets(taken: Sequence[IPv4Network]) -> Iterator[IPv4Network]:
-    """Subnets for MOST_CONTAINERS that overlap with none of `taken`, at most _MOST_TRIES."""
+    """Yield subnets for MOST_CONTAINERS that overlap with none of `taken`, at most _MOST_TRIES."""
     every = (subnet for pool in _SPARE for subnet in IPv4Network(pool).subnets(new_prefix=_SPARE_PREFIX))
     return islice((subnet for subnet in every if not any(map(subnet.overlaps, taken))), _MOST_TRIES)
 
@@ -191,7 +191,7 @@ def _taken() -> list[IPv4Network]:
 
 
 def routes(table: Path) -> list[IPv4Network]:
-    """The destinations in /proc/net/route, without the default one. [] where the file does not exist."""
+    """Return the destinations in /proc/net/route, without the default one. [] where the file does not exist."""
     try:
         rows = [line.split() for line in table.read_text().splitlines()[1:]]
     except OSError:

@@ -97,7 +97,7 @@ class AgentSession:
             await self._relay.close()
 
     def classify(self, result: "TrialResult") -> Verdict:
-        """Outcome, detail and reward of the finished trial; what the policy did is judged by the exchange alone."""
+        """Get outcome, detail and reward of the finished trial; what the policy did is judged by the exchange alone."""
         exchange = self.exchange
         if (failed := exchange.fault or exchange.conversation.fault) is not None:
             prefix = SAMPLING if isinstance(failed, SamplingError) else f"{type(failed).__name__}: "
@@ -147,7 +147,7 @@ Policy = TinkerLLM | AgentSession  # what a trial's agent asks
 
 
 def answering(policy: Policy) -> TinkerLLM | Exchange:
-    """What gives the agent its answers, until its deadline, and records them."""
+    """Return what gives the agent its answers, until its deadline, and records them."""
     return policy.exchange if isinstance(policy, AgentSession) else policy
 
 
@@ -168,7 +168,9 @@ class AgentService:
 
     @contextlib.asynccontextmanager
     async def session(self, conversation: Conversation, config: Config) -> AsyncIterator[AgentSession]:
-        """Of one trial, with its key; closed with the block. Then checks the first one that asked the policy.
+        """Open the session of a trial, with its key; closed with the block.
+
+        Then checks the first one that asked the policy.
 
         Raises UserError when its first prompt is too long.
         """
@@ -186,7 +188,7 @@ class AgentService:
 
 
 def printed(trial_uri: str) -> str:
-    """The end of what the program wrote into its newest log; "" = nothing."""
+    """Return the end of what the program wrote into its newest log; "" = nothing."""
     folder = Path(unquote(urlsplit(trial_uri).path))
     found = [file for kind in ("*.txt", "*.log") for file in folder.glob(f"**/agent/{kind}")]
     logs = [file for file in found if file.is_file() and not file.is_symlink()]
@@ -198,6 +200,6 @@ def printed(trial_uri: str) -> str:
 
 
 def last_words(output: str) -> str:
-    """The end of a program's output in one line."""
+    """Return the end of a program's output in one line."""
     text = re.sub(r"\nstderr: None\s*$", "", output)
     return " ".join(text.split())[-LAST_OUTPUT:]

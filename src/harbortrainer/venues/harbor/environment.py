@@ -54,7 +54,7 @@ _FIELDS = tuple(name for name in EnvironmentConfig.model_fields if name not in _
 def environment_config(
     environment_type: str, environment_kwargs: Mapping[str, Any], task_dir: Path, run_id: str
 ) -> EnvironmentConfig:
-    """The environment of a trial of `task_dir`.
+    """Return the environment of a trial of `task_dir`.
 
     `docker` is the Engine environment, or Harbor's own with our labels where the task has a compose file.
     `environment_kwargs` sets fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the
@@ -86,7 +86,7 @@ def environment_config(
 
 
 def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -> EnvironmentConfig:
-    """The environment with what the agent of `config` needs: its programs, mounted read-only, and memory of its own.
+    """Return environment with what the agent of `config` needs: its programs, mounted read-only, and memory of its own.
 
     A given override_memory_mb stays as it is. Raises UserError for tasks that only Terminus-2 can do here.
     """
@@ -141,7 +141,7 @@ def _is_plain(task_dir: Path) -> bool:
 
 
 def python_warning(version: tuple[int, int, int] = sys.version_info[:3]) -> list[str]:
-    """One line where Harbor would unpack what comes from a sandbox service with a tarfile that has CVE-2025-4517."""
+    """Warn where Harbor would unpack a sandbox service's files with a tarfile that has CVE-2025-4517."""
     if version >= (3, 13, 4) or (3, 12, 11) <= version < (3, 13):
         return []
     shown = ".".join(map(str, version))

@@ -39,7 +39,7 @@ class Program:
         return f"harbortrainer.venues.harbor.installed:{self.name.replace('-', '_')}"
 
     def environment(self, key: str) -> dict[str, str]:
-        """Variables of its process: the API's address, and the key."""
+        """Return variables of its process: the API's address, and the key."""
         return {name: value.replace("{key}", key) for name, value in self.env}
 
 
@@ -47,12 +47,12 @@ PROGRAMS: dict[str, Program] = {}  # by name, once a setting has named them
 
 
 def program_of(config: Config) -> Program | None:
-    """The agent in containers that `config` names, one; None: Terminus-2, in this process. Raises UserError."""
+    """Return the agent in containers that `config` names, one; None: Terminus-2, in this process. Raises UserError."""
     return None if config.agent == TERMINUS else named("agent", config.agent)
 
 
 def named(field: str, agent: str) -> Program:
-    """The agent in containers that a setting names. Raises UserError."""
+    """Return the agent in containers that a setting names. Raises UserError."""
     brought = plugin("agents", field, agent)
     made = brought.value if isinstance(brought.value, Program) else _of_class(brought)
     if (first := PROGRAMS.setdefault(made.name, made)) != made:
@@ -74,12 +74,12 @@ def _of_class(brought: Brought) -> Program:
 
 
 def agent_memory(config: Config) -> int:
-    """The most MB that an agent of the run takes in the container, beside the task's; 0: it acts from this process."""
+    """Get most MB that an agent of the run takes in the container, beside the task's; 0: it acts from this process."""
     return max(program.memory_mb if (program := program_of(one)) else 0 for one in by_agent(config))
 
 
 def mounts(config: Config) -> list[dict[str, Any]]:
-    """Of the programs, read-only: the same for every trial, and the policy cannot rewrite its agent."""
+    """Return the mounts of the programs, the same for every trial; read-only: the policy cannot rewrite its agent."""
     if config.agents_dir is None:
         return []
     source = str(Path(config.agents_dir).resolve())

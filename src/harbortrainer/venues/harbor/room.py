@@ -95,7 +95,7 @@ class HarborRoom:
             self._supply.expect(list(map(folder_of, tasks)))
 
     def supplied(self, task: Task) -> AbstractAsyncContextManager[str]:
-        """The task's images; hosts of a cluster make their own, all of them when they join."""
+        """Return the task's images; hosts of a cluster make their own, all of them when they join."""
         return contextlib.nullcontext("") if self._supply is None else self._supply.supplied(folder_of(task))
 
     def close_batch(self, trials_dir: Path, n_trials: int) -> None:

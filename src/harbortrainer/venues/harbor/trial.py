@@ -185,7 +185,7 @@ async def _install_verdict(request: TrialRequest, host: LocalHost, graded: Verdi
 
 
 def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "TrialConfig":
-    """Harbor's description of the trial, stored as JSON: the agent finds what is live by the trial's name.
+    """Return Harbor's description of the trial, stored as JSON: the agent finds what is live by the trial's name.
 
     `key`: of an agent in the container; Harbor masks it in its files.
     """
@@ -231,7 +231,7 @@ def _agent_config(trial: str, config: Config, key: str) -> "AgentConfig":
 
 
 async def run_to_end[T](work: Coroutine[Any, Any, T], clock: AbstractAsyncContextManager[object]) -> T:
-    """Result of `work`; late by the clock or cancelled, `work` is cancelled once and its clean-up awaited.
+    """Return the result of `work`; late by the clock or cancelled, `work` is cancelled once and its clean-up awaited.
 
     A second cancellation would make Harbor return while its container is up. Raises TimeoutError, CancelledError.
     """
@@ -260,7 +260,7 @@ async def _settle(task: "asyncio.Task[Any]") -> None:
 
 
 def stage_times(result: "TrialResult", turns: Sequence[Turn]) -> dict[str, float]:
-    """Seconds of each stage that ran; `sampling` is the part of `agent` that waited for the policy."""
+    """Return seconds of each stage that ran; `sampling` is the part of `agent` that waited for the policy."""
     steps = result.step_results or [result]  # a multi-step task has an agent and a verifier phase for every step
     stages = {
         "environment": [result.environment_setup],

@@ -156,7 +156,7 @@ class Environment:
         return TOOLS
 
     def sync_tools(self) -> None:
-        """One database: nothing to bring into line."""
+        """Do nothing: there is one database."""
 
     def make_tool_call(self, tool_name: str, /, requestor: str = "assistant", **arguments: Any) -> str:
         """Run a tool. Raises ToolError."""
