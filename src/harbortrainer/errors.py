@@ -48,7 +48,7 @@ def some_of(parts: Sequence[str], most: int) -> str:
 
 
 def indented(text: str) -> str:
-    """Harmless, with all lines after the first set in: none can pass for another line of a log."""
+    """Set in all lines after the first, each made harmless: none can pass for another line of a log."""
     return harmless(text).replace("\n", "\n    ")
 
 

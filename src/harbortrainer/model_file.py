@@ -21,7 +21,9 @@ Role = Literal["user", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """`key`: name of the variable that holds it; `fields`: of each request; `weight`, `taxonomy`: of a judge."""
+    """A model's file. `key`: name of the variable that holds it; `fields`: of each request; `weight`, `taxonomy`: of
+    a judge.
+    """
 
     model: str
     url: str = ""

@@ -186,8 +186,8 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
 
 
 def scored_share(config: Config) -> float:
-    """Get tokens that are scored, per trained token: all of them for a KL penalty, some for `kl/start`; and by the policy
-    before an update, for dppo and, but on this project's server, for observations.
+    """Get tokens that are scored, per trained token: all of them for a KL penalty, some for `kl/start`; and by the
+    policy before an update, for dppo and, but on this project's server, for observations.
     """
     before = config.loss_fn == "dppo" or (config.observation_loss_coef > 0 and config.backend == "tinker")
     some = min(1.0, DRIFT_SEQUENCES / (config.batch_size * config.group_size))

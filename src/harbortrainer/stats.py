@@ -167,7 +167,8 @@ def _wilson(mean: float, variance: float, n: int, observations: int) -> tuple[fl
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`difference`: mean over tasks of (mean reward of B - mean reward of A); `low`, `high`: its 95% interval.
+    """Two policies compared. `difference`: mean over tasks of (mean reward of B - mean reward of A); `low`, `high`:
+    its 95% interval.
 
     `distinguishable`: its 97% interval lies on one side of 0. `more_trials`, `more_tasks`: how many more would make an
     unchanged difference distinguishable, None = no number would, or it is unknown.

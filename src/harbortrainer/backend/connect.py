@@ -70,7 +70,7 @@ class Api:
 
 @dataclass(slots=True)
 class Backend:
-    """A server that answered. `max_context`: tokens; None = not reported. `about`: what it reports about itself."""
+    """A server that answered. `max_context`: tokens; None = not reported. `about`: its report on itself."""
 
     service: tinker.ServiceClient
     rest: tinker.RestClient

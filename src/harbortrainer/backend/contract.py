@@ -99,7 +99,8 @@ def kind_of(config: ServerSettings) -> ServerKind:
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """`update_sec`: one forward_backward, optim_step or scoring pass; or creating, saving or restoring weights.
+    """Limits of calls. `update_sec`: one forward_backward, optim_step or scoring pass; or creating, saving or
+    restoring weights.
 
     `silence_sec`: healthz unanswered. The first call of a shape compiles for up to half a minute on JAX, and a cloud's
     queue may be long.

@@ -37,7 +37,9 @@ _log = logging.getLogger("harbortrainer")
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """`logprobs_D`: per sequence N natural logs under the weights before the step; 0 for its first token."""
+    """The result of a step. `logprobs_D`: per sequence N natural logs under the weights before the step; 0 for its
+    first token.
+    """
 
     logprobs_D: tuple[np.ndarray, ...]
     metrics: dict[str, float]

@@ -21,7 +21,8 @@ TINY = 1e-9  # smaller advantages count as 0
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """`prompt`: tokens of every prompt, whole at each turn, and of sequences that other weights scored; `trained`:
+    """Tokens and seconds. `prompt`: tokens of every prompt, whole at each turn, and of sequences that other weights
+    scored; `trained`:
     tokens of datums; `container_sec`: sum over trials of the time from start to end; `user_*`, `judge_*`: tokens of
     these models, which have prices of their own.
     """

@@ -34,7 +34,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """`price`: by token, None = not known; `usd_per_hour`: of a self-hosted server; `source`: of the price.
+    """Prices. `price`: by token, None = not known; `usd_per_hour`: of a self-hosted server; `source`: of the price.
 
     `beside`: prices of simulated user and judge, as far as they are known; without one their tokens cost nothing here.
     """

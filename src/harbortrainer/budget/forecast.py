@@ -9,7 +9,7 @@ from harbortrainer.budget.budget import Pricing
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """`high` None = no bound is known; `mean` None = bounds only."""
+    """Bounds. `high` None = no bound is known; `mean` None = bounds only."""
 
     low: float
     high: float | None

@@ -100,7 +100,7 @@ async def evaluated(args: EvalArgs, outside: Outside | None = None) -> tuple[int
 
 
 def _solutions(plan: EvalPlan, template: ChatTemplate, display: Display) -> Solutions:
-    """Those of all tasks where a policy is the oracle, else none. Raises UserError."""
+    """The solutions of all tasks where a policy is the oracle, else none. Raises UserError."""
     if not any(subject.is_oracle for subject in plan.subjects):
         return Solutions({})
     solutions, notes = load_solutions(plan.tasks, plan.config, template)

@@ -45,7 +45,9 @@ TOO_SMALL, CONSTANT, NO_SIGNAL = "group too small", "constant group removed", "n
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """`advantages` and `rewards` (those of training): of every graded trial that is not masked, by trial name."""
+    """A batch. `advantages` and `rewards` (those of training): of every graded trial that is not masked, by trial
+    name.
+    """
 
     sequences_D: tuple[TrainingSequence, ...]  # empty when no group carries any signal
     advantages: dict[str, float]

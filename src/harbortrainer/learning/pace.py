@@ -84,7 +84,7 @@ class Pace:
         return len(self.open) < self._room(self.step, self.step + self._k)
 
     def start(self, place: GroupSlot, since: int | None = None) -> OpenGroup:
-        """Open a group. `since`: of one with finished trials, which an earlier process started; None = now."""
+        """Open a group. `since`: the start of a group with finished trials, by an earlier process; None = now."""
         group = OpenGroup(place, self.step + self._ahead if since is None else since)
         self.open.append(group)
         self.open.sort(key=_age)

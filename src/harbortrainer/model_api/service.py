@@ -65,7 +65,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
-    """Of one key. `name`: of the model; `in_hand`: requests whose bodies are read or answered, at once."""
+    """Limits of a key. `name`: of the model; `in_hand`: requests whose bodies are read or answered, at once."""
 
     name: str = "policy"
     in_hand: int = IN_HAND

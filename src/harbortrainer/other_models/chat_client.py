@@ -37,12 +37,12 @@ class Passing(EndpointError):
 
 
 class Garbage(EndpointError):
-    """It answered, and not in JSON."""
+    """An answer that is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiAddress:
-    """Where an endpoint is. `fields`: of every request, over those of the caller; None leaves a field out."""
+    """The address of an endpoint. `fields`: of every request, over those of the caller; None leaves a field out."""
 
     name: str  # of the setting
     url: str

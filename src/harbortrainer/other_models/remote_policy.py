@@ -127,7 +127,7 @@ class RemotePolicy:
 
 
 class _Trial(Speaker):
-    """Of one trial: its failed attempts, during which the trial's clock stands still."""
+    """The failed attempts of a trial, during which the trial's clock stands still."""
 
     def __init__(self, policy: RemotePolicy) -> None:
         self._policy = policy

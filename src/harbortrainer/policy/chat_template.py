@@ -40,7 +40,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """How conversations become tokens: weights trained with one renderer are worse with another."""
+    """The way from conversations to tokens: weights trained with one renderer are worse with another."""
 
     name: str  # "chat_template:" and the first digits of its SHA-256; "+hermes" where tools have that form
     thinking: str  # the template's switch: "on", "off", or "none" if it has no switch

@@ -40,7 +40,7 @@ class Alarm:
 
 
 class Clock:
-    """Like `asyncio.timeout_at`, but `due` is later by what is lost within the block."""
+    """An `asyncio.timeout_at` whose `due` is later by what is lost within the block."""
 
     def __init__(self, due: float | None, lost: Lost) -> None:
         self._timeout = asyncio.timeout(None)

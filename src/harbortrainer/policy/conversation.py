@@ -22,7 +22,7 @@ class ContextFull(Exception):
 
 
 class Listener:
-    """Called when the policy is asked for a turn, and with the number of tokens when it has answered.
+    """A function called when the policy is asked for a turn, and with the number of tokens when it has answered.
 
     This one ignores both calls.
     """
@@ -101,7 +101,7 @@ class Conversation:
         listener: Listener | None = None,
         tools: Sequence[Tool] = (),
     ) -> None:
-        """`max_tokens`: of one answer; `context_limit`: tokens of prompt and answer together.
+        """`max_tokens`: of an answer; `context_limit`: tokens of prompt and answer together.
 
         `tools`: declared in the first prompt. Raises UserError when the template does not render them.
         """

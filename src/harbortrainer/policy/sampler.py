@@ -54,7 +54,7 @@ class Follower(Protocol):
 
 
 class SamplingLimits(TypedDict):
-    """How one completion is sampled; it ends with a sampled `stop` id. `history`: what the prompt's ids say."""
+    """The limits of a completion, which ends with a sampled `stop` id. `history`: what the prompt's ids say."""
 
     max_tokens: int
     temperature: float

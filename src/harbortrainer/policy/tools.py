@@ -47,7 +47,7 @@ _UNKNOWN = Signature()
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """How calls are written: `opening`, one JSON object, `closing`. Without an opening the object is the answer.
+    """The form of calls: `opening`, one JSON object, `closing`. Without an opening the object is the answer.
 
     `xml`: between the tags stand `<function=NAME>`, a `<parameter=KEY>` for each argument, and their ends.
     """
@@ -70,7 +70,8 @@ class CallForm:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """`text`: the answer without its calls; `failure`: what was wrong, "" = nothing; then there are no calls.
+    """A read answer. `text`: the answer without its calls; `failure`: what was wrong, "" = nothing; then there are no
+    calls.
 
     `fallbacks`: one of QUOTED, OTHER_KEY, BARE for each call that needed it.
     """

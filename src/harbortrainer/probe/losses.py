@@ -104,7 +104,9 @@ VERDICTS: dict[Reduction, Verdict] = {"sum": "same", "example_mean": "differs", 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """`plain`, `larger` weights and `calls` have the same gradient but for `factor`, where losses are summed."""
+    """A variant: `plain`, `larger` weights and `calls` have the same gradient but for `factor`, where losses are
+    summed.
+    """
 
     what: str
     factor: int

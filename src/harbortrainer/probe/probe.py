@@ -166,7 +166,7 @@ async def _describe(session: ProbeSession, identity: "ServerIdentity", findings:
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """`server`: what healthz of this project's server reports, {} for other servers."""
+    """A server's identity. `server`: what healthz of this project's server reports, {} for other servers."""
 
     fingerprint: str
     server: dict[str, Any]

@@ -54,7 +54,7 @@ class TaskOracle(OracleAgent):
 
 
 class OfflineOracle(TaskOracle):
-    """In an environment whose network is cut."""
+    """The oracle in an environment whose network is cut."""
 
     @override
     @boundary

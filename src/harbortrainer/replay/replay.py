@@ -71,7 +71,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """`parts`: the sequences of each optimizer step, before a KL penalty."""
+    """A rebuilt step. `parts`: the sequences of each optimizer step, before a KL penalty."""
 
     batch: TrainingBatch
     parts: Sequence[Sequence[TrainingSequence]]
@@ -165,7 +165,9 @@ MEANS = ("mean_abs_advantage",)  # over trials; the other numbers are summed
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """`step` as in metrics.jsonl. `difference`: how the rebuilt datums differ from the run's own, "" = in no bit."""
+    """A step's report: `step` as in metrics.jsonl. `difference`: how the rebuilt datums differ from the run's own, ""
+    = in no bit.
+    """
 
     step: int
     run: dict[str, float]
@@ -177,7 +179,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """`settings`: field -> value of the run (at its first replayed step), value of the replay."""
+    """A replay's report. `settings`: field -> value of the run (at its first replayed step), value of the replay."""
 
     run_dir: str
     settings: dict[str, tuple[Any, Any]]

@@ -192,7 +192,7 @@ SHARED = ("task", "kind", "folder", "outcome", "cause", "stage", "fate", "use", 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """`shown`: the run's part of the page."""
+    """A run for its page. `shown`: the run's part of the page."""
 
     run: RunDirectory
     trials: list[TrialRow]

@@ -53,7 +53,7 @@ class Hosts(Protocol):
 
 
 class Cluster(Protocol):
-    """Where a run's hosts come from when they are other machines."""
+    """The source of a run's hosts when they are other machines."""
 
     def joined(self, fleet: "Fleet", tasks: Sequence[Task], say: venue.Say) -> AbstractAsyncContextManager[object]:
         """Return hosts that can run these tasks are in the fleet within the block, new ones too. Raises UserError."""

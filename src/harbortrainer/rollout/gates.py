@@ -23,7 +23,8 @@ class TrialState(StrEnum):
 
 
 class TrialObserver:
-    """Called from any thread, several times in every turn: calls must be cheap, and neither block nor raise.
+    """An observer, called from any thread, several times in every turn: calls must be cheap, and neither block nor
+    raise.
 
     This one ignores every call.
     """

@@ -18,7 +18,7 @@ FIRST_HOLD, LONGEST_HOLD = 2, 16  # windows between a try that failed and the ne
 
 
 class Why(IntEnum):
-    """Why the limit changed last; the numbers are `rollout/parallel_why`."""
+    """The reason of the limit's last change; the numbers are `rollout/parallel_why`."""
 
     START = 0
     MORE = 1
@@ -55,7 +55,7 @@ class Window:
 
 
 class Level:
-    """`limit` is between 1 and `most`; `why` it changed last."""
+    """A number of agents: `limit` is between 1 and `most`; `why` it changed last."""
 
     def __init__(self, most: int, limit: int | None = None) -> None:
         """`limit`: where an earlier process was; None = FIRST, from which it doubles while that pays."""

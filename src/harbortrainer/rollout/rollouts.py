@@ -60,7 +60,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """`size` trials of one task, each named by its TrialName; `outcome_policy` applies to kind "step".
+    """A group: `size` trials of one task, each named by its TrialName; `outcome_policy` applies to kind "step".
 
     `on_trajectory` is called in a thread, once for each slot, when nothing about it will change. `done`: trials of an
     earlier process by name; the first one for a slot fills it.

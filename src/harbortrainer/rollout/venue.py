@@ -41,7 +41,9 @@ class TrialRequest:
 
 
 class TrialCancelled(asyncio.CancelledError):
-    """`turns`: sampled before the cancellation, and paid for; `stats`: tokens of other models, paid for too."""
+    """The end of a trial. `turns`: sampled before the cancellation, and paid for; `stats`: tokens of other models,
+    paid for too.
+    """
 
     def __init__(self, turns: tuple[Turn, ...], stats: Mapping[str, float] = MappingProxyType({})) -> None:
         super().__init__()
@@ -158,7 +160,7 @@ class Room(Protocol):
 
 
 class Venue(Protocol):
-    """Where trials take place. `place`: the path of a Source; other code gives it back unread."""
+    """The place of trials. `place`: the path of a Source; other code gives it back unread."""
 
     @property
     def name(self) -> str: ...

@@ -11,7 +11,9 @@ MOST = 20  # hosts with metrics of their own: those with the most trials
 
 @dataclass(slots=True)
 class HostCount:
-    """Of trials that have ended and were not cancelled. `faults`: without a grade; `starts`: environments started."""
+    """The count of trials that have ended and were not cancelled. `faults`: without a grade; `starts`: environments
+    started.
+    """
 
     trials: int = 0
     faults: int = 0
@@ -27,7 +29,7 @@ class HostCount:
 
 
 class HostCounts:
-    """`counts`: by host, in the order in which they got their first trial."""
+    """Counts. `counts`: by host, in the order in which they got their first trial."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self.counts: dict[str, HostCount] = {}

@@ -44,7 +44,7 @@ BEST = 1  # states by their evaluation that are kept beside the newest
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Which states to keep: the `last` ones (0 = all), and the `best` by `metric`."""
+    """The states to keep: the `last` ones (0 = all), and the `best` by `metric`."""
 
     last: int
     best: int = 0

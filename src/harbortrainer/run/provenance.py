@@ -30,7 +30,8 @@ class Name:
 
 @dataclass(slots=True)
 class RewardSource:
-    """Of one task's rewards. `rewarded`: trials with a reward above 0 of which it is known what they depend on.
+    """The sources of a task's rewards. `rewarded`: trials with a reward above 0 of which it is known what they depend
+    on.
 
     `texts`: of all names in the ledger, by place; "" = forgotten.
     """
@@ -62,7 +63,7 @@ class RewardSource:
 
 
 class Provenance:
-    """`sources`: by task."""
+    """The sources of all rewards. `sources`: by task."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self.sources: defaultdict[str, RewardSource] = defaultdict(RewardSource)

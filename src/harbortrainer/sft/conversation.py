@@ -18,7 +18,7 @@ ANSWER = "assistant"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demonstration:
-    """`task`: conversations of one task are on one side of the split. `source`: the file or directory.
+    """A conversation. `task`: conversations of one task are on one side of the split. `source`: the file or directory.
 
     `special_strings`: in messages of a file, encoded as text.
     """

@@ -32,7 +32,7 @@ _TRAINING_BATCH, _EVALUATION_BATCH = re.compile(r"step_\d{6,}"), re.compile(r"ev
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """`notes`: lines for the user on what was left out."""
+    """Conversations. `notes`: lines for the user on what was left out."""
 
     train: list[Demonstration]
     held_out: list[Demonstration]

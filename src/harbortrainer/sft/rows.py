@@ -23,7 +23,7 @@ Record = Mapping[str, Any]  # "messages" or "conversations", and what else the r
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`where`: "line 3". `read` raises ValueError, one line, for what is no conversation."""
+    """A row. `where`: "line 3". `read` raises ValueError, one line, for what is no conversation."""
 
     where: str
     read: Callable[[], Record]

@@ -27,7 +27,9 @@ _FACTORS = np.array([pow(0x9E3779B97F4A7C15, n, 2**64) for n in range(WORDS)], n
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """`why`: "the same instruction", or parts with the number of 13-grams that they share. `related`: the former."""
+    """Two tasks. `why`: "the same instruction", or parts with the number of 13-grams that they share. `related`: the
+    former.
+    """
 
     name: str
     other: str

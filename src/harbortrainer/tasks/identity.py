@@ -53,7 +53,7 @@ _SENTENCE = re.compile(r"(?<=[.!?:;])\s+|\n")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`keys`: (reason, digest); two tasks that share one are related for that reason.
+    """Keys. `keys`: (reason, digest); two tasks that share one are related for that reason.
 
     `content`: the digest of the task. `family`: as its author declares it; "" = none.
     """

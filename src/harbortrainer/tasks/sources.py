@@ -21,7 +21,7 @@ SOURCES_FILE = "sources.json"  # in a run directory
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`given`: as the user wrote it. `name`: the last part of its path, with more parts where two are equal.
+    """A source. `given`: as the user wrote it. `name`: the last part of its path, with more parts where two are equal.
 
     `path`: what the venue finds the tasks by. `version`: a commit, NAME@VERSION, or that of a package; "" = none.
     """

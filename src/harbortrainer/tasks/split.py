@@ -51,7 +51,7 @@ def overlaps(train: Sequence[Identity], held_out: Sequence[Identity]) -> list[Ov
 
 
 def families(tasks: Sequence[Identity]) -> dict[str, str]:
-    """Name of each task -> name of the first task of its family. Being related is transitive: a~b, b~c, so a~c."""
+    """Map each task to the first task of its family, by name. Being related is transitive: a~b, b~c, so a~c."""
     parent = {task.name: task.name for task in tasks}
 
     def root(name: str) -> str:

@@ -26,7 +26,9 @@ DRIFT_SEQUENCES = 8  # scored a step for kl/start
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`sequences_D`: with the penalty in their advantages; `scored`: tokens that references scored, by trial."""
+    """Compared sequences. `sequences_D`: with the penalty in their advantages; `scored`: tokens that references
+    scored, by trial.
+    """
 
     sequences_D: Sequence[TrainingSequence]
     metrics: dict[str, float]

@@ -61,14 +61,16 @@ LIMITS = SinkLimits()
 
 
 class Sink(RowSink, Protocol):
-    """`about`: one line that says where it writes."""
+    """A sink. `about`: one line that says where it writes."""
 
     @property
     def about(self) -> str: ...
 
 
 class BackgroundSink:
-    """`log` never blocks and never raises; after the sink's first error this process sends nothing more."""
+    """A sink of its own thread: `log` never blocks and never raises; after the sink's first error this process sends
+    nothing more.
+    """
 
     def __init__(self, name: str, opening: Callable[[], Sink], say: Callable[[str], None], limits: SinkLimits) -> None:
         self._name, self._say, self._limits = name, say, limits

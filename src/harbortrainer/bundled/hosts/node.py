@@ -61,7 +61,7 @@ class Unheard(TrialObserver):
 
 
 class Node:
-    """Its methods are what the driver calls; those about trials need `prepare` before.
+    """A machine's part of a run, called by the driver; the methods about trials need `prepare` before.
 
     The driver polls. Without a poll for `silence_sec` the driver counts as dead: sampling ends first, then the trials
     and their containers, then the process.

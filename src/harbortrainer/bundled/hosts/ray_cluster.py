@@ -319,7 +319,7 @@ def _answering() -> Iterator[None]:
 
 
 def _nodes() -> list[dict[str, Any]]:
-    """Those that offer places. Raises ClusterAway."""
+    """The nodes that offer places. Raises ClusterAway."""
     with _answering():
         return [node for node in _ray().nodes() if node["Alive"] and node["Resources"].get(RESOURCE)]
 

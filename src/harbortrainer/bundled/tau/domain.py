@@ -69,7 +69,7 @@ class World:
 
 @dataclass(eq=False)
 class Domain:
-    """`base`: the shared environment; `raw`: the domain's tasks by id, as in the file.
+    """A domain. `base`: the shared environment; `raw`: the domain's tasks by id, as in the file.
 
     `read_task`: from a raw task to one in tau2's form; `new_call`: the type of calls that the environment takes.
     """

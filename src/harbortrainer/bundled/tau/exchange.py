@@ -32,7 +32,8 @@ class End(StrEnum):
 
 @dataclass(eq=False)
 class Dialogue:
-    """`messages`: in tau2's form; `shown`: those, and answers that could not be read with what was said about them.
+    """A talk. `messages`: in tau2's form; `shown`: those, and answers that could not be read with what was said about
+    them.
 
     `errors`: of both; `user_errors`: of the user's calls; `calls_in_a_row`: messages of the user with calls only.
     """

@@ -26,7 +26,7 @@ MOST = 1000  # conversations at once
 
 @dataclass(frozen=True, slots=True)
 class TauVenue:
-    """`new_user`: a test's user; None = the one that user names, else the scripted user."""
+    """The venue tau. `new_user`: a test's user; None = the one that user names, else the scripted user."""
 
     new_user: "NewUser | None" = None
     name: str = tau_tasks.VENUE

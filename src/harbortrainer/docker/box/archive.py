@@ -43,7 +43,9 @@ class TooMuch(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Of one transfer. `size`: bytes of all its files; `entries`: files and folders; `seconds`: until it is here."""
+    """Limits of a transfer. `size`: bytes of all its files; `entries`: files and folders; `seconds`: until it is
+    here.
+    """
 
     size: int
     entries: int

@@ -70,7 +70,7 @@ def service_containers(overlay: Path, service: str, *, stopped: bool = False) ->
 
 
 def _made(part: str, things: dict[str, Any], marks: dict[str, Any]) -> dict[str, Any]:
-    """Those of a part that the project creates, with `marks`; nothing when there are none."""
+    """The networks or volumes of a part that the project creates, with `marks`; nothing when there are none."""
     made = {name: dict(marks) for name, thing in things.items() if not _table(thing).get("external")}
     return {part: made} if made else {}
 

@@ -55,7 +55,8 @@ MOST_COMMITTED = 8 * 1024**3  # bytes, which the daemon writes, also those of a 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """`environment`: its variables. `cpus`, `memory_mb`: None = no limit; `pids_limit`: 0 = no limit.
+    """A container to start. `environment`: its variables. `cpus`, `memory_mb`: None = no limit; `pids_limit`: 0 = no
+    limit.
 
     `allow_sudo`: setuid programs work for users other than root. `cap_add`: capabilities added to the default ones.
     `own_network`: a network namespace that no other trial has used.

@@ -36,7 +36,9 @@ class Key:
 
 @dataclass(slots=True)
 class Holder:
-    """`pid`: of its process on this machine. `files`: Docker's files, as they were made, with their change times."""
+    """A holder. `pid`: of its process on this machine. `files`: Docker's files, as they were made, with their change
+    times.
+    """
 
     id: str
     key: Key

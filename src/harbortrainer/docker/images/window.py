@@ -48,7 +48,7 @@ class _Kept:
 
 
 class ImageWindow:
-    """`make_room` before an image is made; `hold` the images that trials use. All of it blocks."""
+    """A window of images: `make_room` before an image is made; `hold` the images that trials use. All of it blocks."""
 
     def __init__(self, images_gb: float | Auto, run_id: str) -> None:
         """`images_gb`: with auto all of the disk but KEPT_FREE. Raises docker.errors.DockerException."""

@@ -28,14 +28,14 @@ from harbortrainer.docker.integrity.watch import Seen
 
 @dataclass(frozen=True)
 class GradingPlace:
-    """Where a further verification runs."""
+    """The place where a further verification runs."""
 
     environment: DockerEngineEnvironment
     paths: TrialPaths
 
 
 class Again:
-    """Of one container whose agent's phase is closed."""
+    """Further verifications of a container whose agent's phase is closed."""
 
     def __init__(self, environment: DockerEngineEnvironment) -> None:
         self._environment = environment

@@ -68,7 +68,7 @@ chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 
 
 class AgentPhases:
-    """Of one container. `before`: paths written before the agent acted.
+    """The agent's phases in a container. `before`: paths written before the agent acted.
 
     `closed`: its phase was closed; `mounted`: what had changed then of its network files and devices, which no layer
     shows; `found`: what the container had changed when that was noted last.

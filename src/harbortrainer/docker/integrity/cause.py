@@ -30,7 +30,7 @@ class Changed:
 
     `plain`: paths of regular files with content and the image's rights, which count if verification opened them.
     `shadows`: programs of which the image has one of the same name in another folder of programs. `targets`: where
-    links lead. `packaged`: what a package manager's records list; `about`: those of them that describe a package.
+    links lead. `packaged`: what a package manager's records list; `about`: files that describe a package.
     `mounted`: changed network files and devices, which a fresh container has anew. `late`: of `changes`, what processes
     of the policy made during verification. `named`: of `plain`, those for which verification may ask by name; `told`:
     words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has a name.
@@ -52,7 +52,8 @@ class Changed:
 
 @dataclass
 class Verdict:
-    """Of a trial's verifications. `unasked`: what a reward depends on although the task does not ask for it.
+    """The verdict on a trial's verifications. `unasked`: what a reward depends on although the task does not ask for
+    it.
 
     `again`: further verifications.
     """
@@ -66,7 +67,7 @@ class Causes:
     """What a reward may depend on although the task does not ask for it.
 
     `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
-    rest. `late`: those of `changes` that processes of the policy made during verification.
+    rest. `late`: the part of `changes` that processes of the policy made during verification.
     `processes`: unasked ones that ran; `services`: asked ones; `sockets`: on which these began to listen. `hooked`:
     verification met it before any of the work, which the task's solution tells. `may_be_work`: the instruction of a
     task without a solution hints at one.
@@ -96,7 +97,7 @@ class Causes:
 
 @dataclass
 class _Judge:
-    """Of one verification's sight."""
+    """The judgement of what a verification showed."""
 
     changed: Changed
     seen: Seen

@@ -24,7 +24,8 @@ _ACCEPTS, _DATAGRAM = 0x10000, "0002"  # a flag, and a type, in /proc/net/unix
 
 
 class Process(NamedTuple):
-    """`began`: in ticks since boot. `inner`: its number in the container. `ran`: nanoseconds of all its threads; -1 =
+    """A process. `began`: in ticks since boot. `inner`: its number in the container. `ran`: nanoseconds of all its
+    threads; -1 =
     not known. `ports`: on which it listens; `writes`: paths that it has open for writing, those in OWN first.
     `sockets`: names of Unix sockets on which it listens; an abstract one begins with "@".
     """

@@ -35,7 +35,9 @@ _DELETED = " (deleted)"
 
 
 class Event(NamedTuple):
-    """`path`: "" = not known, by `error`. `mask`: OVERFLOW = some were lost. `file`: open until the next one."""
+    """An event. `path`: "" = not known, by `error`. `mask`: OVERFLOW = some were lost. `file`: open until the next
+    one.
+    """
 
     path: str
     mask: int

@@ -29,7 +29,7 @@ _CHUNK = 1 << 16
 
 
 class RootProgram(Protocol):
-    """A running program. `lines`: what it prints, until it ends; errors too."""
+    """A running program. `lines`: its output, until it ends; errors too."""
 
     def send(self, line: bytes) -> None:
         """Raises OSError when it has ended."""

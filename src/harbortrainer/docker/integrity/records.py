@@ -27,7 +27,7 @@ Read = Callable[[str], bytes | None]
 
 @dataclass(frozen=True)
 class Records:
-    """`listed`: paths that packages added; `about`: those that describe one."""
+    """Records of packages. `listed`: paths that packages added; `about`: paths that describe one."""
 
     listed: frozenset[str] = frozenset()
     about: frozenset[str] = frozenset()

@@ -72,7 +72,7 @@ _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
 
 
 class Call(NamedTuple):
-    """`target`: the thread that it reaches, as the container numbers it; 0 = not known."""
+    """A call. `target`: the thread that it reaches, as the container numbers it; 0 = not known."""
 
     name: str
     target: int

@@ -87,7 +87,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Sight:
-    """`seen`: once the block of `watching` has ended; until then, and where it is not known, nothing is."""
+    """A view. `seen`: once the block of `watching` has ended; until then, and where it is not known, nothing is."""
 
     seen: Seen = field(default_factory=lambda: Seen(unseen_memory=True))
 

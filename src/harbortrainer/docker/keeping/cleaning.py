@@ -81,7 +81,7 @@ def is_left_over(marks: Mapping[str, str], run_id: str | None = None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OwnedObject:
-    """`name`: a container's, network's or volume's; an image's tag, or its ID when it has none."""
+    """A labelled object. `name`: a container's, network's or volume's; an image's tag, or its ID when it has none."""
 
     kind: str  # container, network, volume or image
     name: str

@@ -25,7 +25,7 @@ class Start:
 
 
 class Removals:
-    """Of one event loop. `most`: ended containers that are not removed yet, beyond which none starts.
+    """The removals of an event loop. `most`: ended containers that are not removed yet, beyond which none starts.
 
     Containers whose removal the daemon has refused wait for another try and are not counted.
     """

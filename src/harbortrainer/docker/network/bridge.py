@@ -44,7 +44,7 @@ _log = logging.getLogger("harbortrainer")
 
 @dataclass(frozen=True, slots=True)
 class TrialNetwork:
-    """`exposed`: why its containers can reach the daemon's machine; "" = they cannot."""
+    """A network. `exposed`: why its containers can reach the daemon's machine; "" = they cannot."""
 
     id: str
     name: str

@@ -74,7 +74,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """`states`: of the addresses asked for; `image`: of those that the image's package managers fetch from."""
+    """A reach. `states`: of the addresses asked for; `image`: of those that the image's package managers fetch from."""
 
     states: Mapping[Address, State]
     image: Mapping[Address, State] = field(default_factory=dict)

@@ -23,7 +23,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Of an answer: a random id, seconds since 1970, the model's name as the client wrote it."""
+    """The head of an answer: a random id, seconds since 1970, the model's name as the client wrote it."""
 
     id: str
     created: int

@@ -38,7 +38,8 @@ NEVER_ASKED = "the agent never asked the policy"
 
 @dataclass
 class AgentSession:
-    """`key`: the agent's API key. `failure`: what a program that failed printed; `stop_reason`: once it has ended.
+    """A session. `key`: the agent's API key. `failure`: what a program that failed printed; `stop_reason`: once it
+    has ended.
 
     `shut_out`: why the API could not be opened again, which only the policy can have caused.
     """

@@ -31,7 +31,7 @@ _Words = Annotated[list[_Word], BeforeValidator(lambda value: value.split(",") i
 
 
 class EngineOptions(BaseModel):
-    """`cap_add`: as Docker names them; it refuses one that it does not know.
+    """Options. `cap_add`: as Docker names them; it refuses one that it does not know.
 
     `prebuilt_only`: no Dockerfile is built in place of an image that cannot be pulled.
     """

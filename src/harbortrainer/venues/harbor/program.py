@@ -23,7 +23,7 @@ MEMORY_MB = 1024  # of a program of which nothing is known
 class Program:
     """An agent that is a program in the container. `harbors`: MODULE:CLASS of Harbor's agent; `program`: its command.
 
-    `memory_mb`: what it takes beside the work, measured and rounded up. `env`: variables of its process; {key} is the
+    `memory_mb`: its memory beside the work, measured and rounded up. `env`: variables of its process; {key} is the
     trial's key, in a name that Harbor masks in its files. `model`: the model's name as the agent is given it.
     """
 

@@ -33,7 +33,9 @@ LONGEST_WAIT_SEC = 60.0
 
 
 class AnswerParser(TerminusJSONPlainParser):
-    """Never raises; counts answers that do not parse; removes text that cannot be typed, logged or stored."""
+    """A parser that never raises; counts answers that do not parse; removes text that cannot be typed, logged or
+    stored.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -55,7 +55,7 @@ NewTrial = Callable[["TrialConfig"], Awaitable["Trial"]]
 
 @dataclass(eq=False)
 class LocalHost(FleetHost):
-    """This process runs the trials, on the daemon that DOCKER_HOST names or at a sandbox service."""
+    """A host in this process, on the daemon that DOCKER_HOST names or at a sandbox service."""
 
     parts: RunParts
     daemon: Daemon

@@ -28,7 +28,8 @@ def load_template(config: Config) -> "ChatTemplate":
 
 @dataclass(frozen=True, slots=True)
 class HarborVenue:
-    """`host`, `new_trial`: a test's replacements of the environments' host and of Harbor's trials.
+    """The venue of folders. `host`, `new_trial`: a test's replacements of the environments' host and of Harbor's
+    trials.
 
     `load_template`, `silence_sec`: how another machine loads the chat template; its silence, after which it is lost.
     """

@@ -34,7 +34,7 @@ _CANCEL = (
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`status`: of the order; `tool`: the right call, "" = none; `share`: of all."""
+    """A kind of task. `status`: of the order; `tool`: the right call, "" = none; `share`: of all."""
 
     name: str
     status: str
