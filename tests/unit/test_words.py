@@ -12,9 +12,9 @@ _VERBS = """
     Add Announce Answer Append Apply Ask Await Become Begin Bound Build Cache Call Cancel Change Check Clean Close
     Collect Complete Confirm Connect Copy Count Create Cut Delete Do Draw Drop End Erase Escape Estimate Evaluate Exit
     Fetch Fine-tune Follow Forget Free Get Give Hand Identify Import Install Join Judge Keep Kill Lend Let Listen Load
-    Lock Log Look Make Map Mark Measure Move Note Open Parse Prepare Print Probe Publish Push Put Raise Raises Read Record
-    Refuse Release Remember Remove Replace Report Restore Return Run Sample Save Say Scale Send Serve Set Show Shuffle
-    Sort Split Start Take Tell Tidy Train Try Type Undo Unload Wait Warn Watch Write Yield fsync
+    Lock Log Look Make Map Mark Measure Move Note Open Parse Prepare Print Probe Publish Push Put Raise Raises Read
+    Record Refuse Release Remember Remove Replace Report Restore Return Run Sample Save Say Scale Send Serve Set Show
+    Shuffle Sort Split Start Take Tell Tidy Train Try Type Undo Unload Wait Warn Watch Write Yield fsync
 """
 _NO_NOUNS = "As Called How In It Its Like Never Of This Where Which Who Why Whether"
 VERBS, NO_NOUN = frozenset(_VERBS.split()), frozenset(_NO_NOUNS.split())
