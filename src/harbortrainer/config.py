@@ -13,6 +13,7 @@ ToolFormat = Literal["template", "hermes"]
 LossFn = Literal["importance_sampling", "ppo", "cispo", "dppo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Divergence = Literal["tv", "kl"]
+CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}  # Tinker's; always sent: no server uses others
 BASELINES = ("mean", "leave_one_out", "none")
 
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from harbortrainer.config import ServerSettings
+from harbortrainer.config import CLIP_DEFAULTS, ServerSettings
 
 HEALTH_LIMIT_SEC = 10.0
 CALL_LIMIT_SEC = 120.0  # a request without computation
 CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it
 ADAM_SETTINGS = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
-CLIP_SETTINGS = frozenset({"clip_low_threshold", "clip_high_threshold"})
+CLIP_SETTINGS = frozenset(CLIP_DEFAULTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,6 @@ class Contract:
     reduction: Literal["sum", "example_mean", "unknown"]
     losses: Mapping[str, frozenset[str]]  # accepted loss -> its settings that have an effect
     adam: Mapping[str, bool | None]  # each of ADAM_SETTINGS: whether it reaches the optimizer; None = unknown
-    decays_other_adapters: bool | None  # weight_decay of one adapter shrinks those of other users
     frozen_samplers: bool | None  # a sampling client keeps its weights, and sampling leaves those in training alone
     prompt_logprobs: bool  # it scores given tokens, with the base model too
     can_sample: bool
@@ -46,7 +45,6 @@ TINKER_DOCUMENTS = Contract(
         }
     ),
     adam=MappingProxyType(dict.fromkeys(ADAM_SETTINGS, True)),
-    decays_other_adapters=False,
     frozen_samplers=True,
     prompt_logprobs=True,
     can_sample=True,

@@ -9,13 +9,11 @@ from typing import Any
 
 from harbortrainer.backend.contract import CLIP_SETTINGS, Contract, ServerKind
 from harbortrainer.commands import command
-from harbortrainer.config import Config, RunSettings
+from harbortrainer.config import CLIP_DEFAULTS, Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.off_policy import CAP
 from harbortrainer.sft_config import SftConfig
 
-# Tinker's own defaults; always sent, so that no server uses others.
-CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0}
 OFF = {"weight_decay": 0.0, "grad_clip_norm": 0.0}  # a server need not support these while they are off
 UNKNOWN = "{} neither sums nor averages the loss in a known way, so the step size would be a guess"
@@ -164,6 +162,7 @@ def context_problem(config: RunSettings, kind: ServerKind, max_context: int | No
 
 
 def _loss(config: Config, contract: Contract) -> dict[str, Any]:
+    dppo = config.loss is None and config.loss_fn == "dppo"
     return {
         "loss_fn": config.loss_fn if config.loss is None else config.loss,
         **(loss_settings(config) or dict.fromkeys(CLIP_SETTINGS)),
@@ -174,13 +173,9 @@ def _loss(config: Config, contract: Contract) -> dict[str, Any]:
         "kl_penalty_coef": config.kl_penalty_coef,
         "kl_reference": config.kl_reference,
         **_correction(config),
-        **(dict(zip(("divergence", "threshold"), config.dppo, strict=True)) if _dppo(config) else {}),
+        **(dict(zip(("divergence", "threshold"), config.dppo, strict=True)) if dppo else {}),
         **({"observation_loss_coef": config.observation_loss_coef} if config.observation_loss_coef else {}),
     }
-
-
-def _dppo(config: Config) -> bool:
-    return config.loss is None and config.loss_fn == "dppo"
 
 
 def _correction(config: Config) -> dict[str, Any]:

@@ -51,7 +51,6 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
         reduction=facts.reduction,
         losses={name: frozenset(settings) for name, settings in facts.losses.items()},
         adam={name: facts.adam.get(name) for name in ADAM_SETTINGS},
-        decays_other_adapters=facts.decays_other_adapters,
         frozen_samplers=False if False in (frozen, keeps) else None if None in (frozen, keeps) else True,
         prompt_logprobs=facts.prompt_logprobs != "refused",
         can_sample=facts.can_sample,

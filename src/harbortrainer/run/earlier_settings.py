@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from harbortrainer.config import CLIP_DEFAULTS
 from harbortrainer.model_file import former
 from harbortrainer.setting import FORMER, shown
 
@@ -51,6 +52,6 @@ def _kept_keys(name: str, value: Any) -> Any:
 
 
 PAIRS = {
-    "clip_thresholds": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
+    "clip_thresholds": CLIP_DEFAULTS,
     "dppo": {"dppo_divergence": "tv", "dppo_threshold": 0.1},
 }

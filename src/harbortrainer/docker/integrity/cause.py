@@ -20,10 +20,6 @@ _TESTS, _DEVICES = "/tests/", "/dev"
 _MOST_PARENTS = 32
 
 
-def _never(name: str) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Changed:
     """What a container has changed since its image.
@@ -47,7 +43,7 @@ class Changed:
     named: Collection[str] = ()
     told: Collection[str] = ()
     made: Collection[str] = ()
-    is_new_name: Callable[[str], bool] = _never
+    is_new_name: Callable[[str], bool] = lambda _: False
 
 
 @dataclass
