@@ -28,7 +28,7 @@ from harbortrainer.learning.datums import TrainingSequence, training_sequences
 from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
+from harbortrainer.rollout.venue import checked_venues
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.split import split_tasks
 from harbortrainer.tasks.task import Task
@@ -143,9 +143,7 @@ async def opened(config: Config, outside: Outside) -> AsyncGenerator[Parts]:
     tasks = load_sources(find_sources(config.tasks_dir), config.tasks_include, config.tasks_exclude)
     train, held_out = split_tasks(tasks, config.eval_split, config.eval_tasks, config.seed, config.allow_family_overlap)
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
-    venues = venues_of(tasks, outside.venues)
-    notes, agents = await asyncio.to_thread(agents_at_once, venues, tasks, config)
-    notes += await asyncio.to_thread(check_venues, venues, tasks, config, template, agents)
+    notes, _ = await asyncio.to_thread(checked_venues, tasks, config, template, outside.venues)
     backend = await outside.connect(config)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(backend.close, done=True)

@@ -69,7 +69,7 @@ choose_sampler "$sampler" "$tp"
 
 lock_state "$state"
 require_key "$state" "$host"
-if [ "${FRESH:-0}" = 1 ]; then forget_state "$state"; fi
+if [ "$FRESH" = 1 ]; then forget_state "$state"; fi
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$STATE/jax-cache}"
 # Everything, however small: a start compiles hundreds of small programs (first start 16 s, later ones 9 s, 2 cores)
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
@@ -78,16 +78,16 @@ export HF_HUB_DISABLE_TELEMETRY=1
 unset TINKER_API_KEY WANDB_API_KEY # of whoever starts it: no client of the server is served by them
 if [ -d "$model" ]; then export HF_HUB_OFFLINE=1; fi
 backend_config="$(printf '{"tensor_parallel_size": %d, "max_lora_adapters": %d, "max_lora_rank": %d, "train_micro_batch_size": %d, "sample_max_num_sequences": %d, "gradient_checkpointing": %s}' \
-  "$tp" "${MAX_LORA_ADAPTERS:-4}" "${MAX_LORA_RANK:-32}" "${TRAIN_MICRO_BATCH_SIZE:-8}" "${SAMPLE_MAX_NUM_SEQUENCES:-16}" "${GRADIENT_CHECKPOINTING:-true}")"
+  "$tp" "$MAX_LORA_ADAPTERS" "$MAX_LORA_RANK" "$TRAIN_MICRO_BATCH_SIZE" "$SAMPLE_MAX_NUM_SEQUENCES" "$GRADIENT_CHECKPOINTING")"
 command=("$ROOT/server/.venv/bin/python" "$ROOT/server/launch.py" --base-model "$model" --backend-config "$backend_config"
   --checkpoints-base "$state/checkpoints" --database-url "sqlite:///$state/tinker.db" --host "$host" --port "$port"
-  --session-timeout-sec "${SESSION_TIMEOUT:-60}" --session-cleanup-interval-sec 10
-  --repairs "${SKYRL_TX_REPAIRS:-all}" --context-limit "${SKYRL_TX_CONTEXT_LIMIT:-0}" --keep-results-sec "${SKYRL_TX_KEEP_SEC:-900}"
-  --keep-results-mb "${SKYRL_TX_KEEP_MB:-1024}" --log-mb "${SKYRL_TX_LOG_MB:-64}" --sampler "$sampler")
+  --session-timeout-sec "$SESSION_TIMEOUT" --session-cleanup-interval-sec 10
+  --repairs "${SKYRL_TX_REPAIRS:-all}" --context-limit "$SKYRL_TX_CONTEXT_LIMIT" --keep-results-sec "$SKYRL_TX_KEEP_SEC"
+  --keep-results-mb "$SKYRL_TX_KEEP_MB" --log-mb "$SKYRL_TX_LOG_MB" --sampler "$sampler")
 if [ "$sampler" != jax ]; then
-  command+=(--vllm-gpus "${VLLM_GPUS:-}" --vllm-mem "${VLLM_MEM:-0}" --vllm-max-deaths "${VLLM_MAX_DEATHS:-3}"
-    --vllm-hang-sec "${VLLM_HANG_SEC:-0}"
-    --vllm-cpu-replicas "${VLLM_CPU_REPLICAS:-1}" --vllm-flags="${VLLM_FLAGS:-}")
+  command+=(--vllm-gpus "${VLLM_GPUS:-}" --vllm-mem "$VLLM_MEM" --vllm-max-deaths "$VLLM_MAX_DEATHS"
+    --vllm-hang-sec "$VLLM_HANG_SEC"
+    --vllm-cpu-replicas "$VLLM_CPU_REPLICAS" --vllm-flags="${VLLM_FLAGS:-}")
   if [ -n "${VLLM_URLS:-}" ]; then command+=(--external-inference-url "$VLLM_URLS"); fi
 fi
 command+=("$@")

@@ -63,23 +63,30 @@ require_whole() {
   [[ "$2" =~ ^(0|[1-9][0-9]{0,9})$ ]] && [ "$2" -ge "$3" ] || fail "$1=$2: must be a whole number, $3 or more"
 }
 
+# Sets the variable $1 to $2 where it is unset or empty; fails unless it is a whole number from $3 on.
+whole_setting() {
+  printf -v "$1" %s "${!1:-$2}"
+  require_whole "$1" "${!1}" "$3"
+}
+
 # Checks the settings that only the server would refuse, with a traceback or a page of usage.
 require_settings() {
-  require_whole MAX_LORA_ADAPTERS "${MAX_LORA_ADAPTERS:-4}" 2 # one of them is the base model's
-  require_whole MAX_LORA_RANK "${MAX_LORA_RANK:-32}" 1
-  require_whole TRAIN_MICRO_BATCH_SIZE "${TRAIN_MICRO_BATCH_SIZE:-8}" 0
-  require_whole SAMPLE_MAX_NUM_SEQUENCES "${SAMPLE_MAX_NUM_SEQUENCES:-16}" 0
-  require_whole SESSION_TIMEOUT "${SESSION_TIMEOUT:-60}" 1
-  require_whole SKYRL_TX_CONTEXT_LIMIT "${SKYRL_TX_CONTEXT_LIMIT:-0}" 0
-  require_whole SKYRL_TX_KEEP_SEC "${SKYRL_TX_KEEP_SEC:-900}" 1
-  require_whole SKYRL_TX_KEEP_MB "${SKYRL_TX_KEEP_MB:-1024}" 1
-  require_whole SKYRL_TX_LOG_MB "${SKYRL_TX_LOG_MB:-64}" 1
-  require_whole VLLM_HANG_SEC "${VLLM_HANG_SEC:-0}" 0
-  require_whole VLLM_MAX_DEATHS "${VLLM_MAX_DEATHS:-3}" 1
-  require_whole VLLM_CPU_REPLICAS "${VLLM_CPU_REPLICAS:-1}" 1
-  [[ "${GRADIENT_CHECKPOINTING:-true}" =~ ^(true|false)$ ]] || fail "GRADIENT_CHECKPOINTING=$GRADIENT_CHECKPOINTING: must be true or false"
-  [[ "${FRESH:-0}" =~ ^[01]$ ]] || fail "FRESH=$FRESH: must be 1 or 0"
-  [[ "${VLLM_MEM:-0}" =~ ^(0|0?\.[0-9]+|1|1\.0+)$ ]] || fail "VLLM_MEM=$VLLM_MEM: must be a share of a GPU's memory, such as 0.45"
+  whole_setting MAX_LORA_ADAPTERS 4 2 # one of them is the base model's
+  whole_setting MAX_LORA_RANK 32 1
+  whole_setting TRAIN_MICRO_BATCH_SIZE 8 0
+  whole_setting SAMPLE_MAX_NUM_SEQUENCES 16 0
+  whole_setting SESSION_TIMEOUT 60 1
+  whole_setting SKYRL_TX_CONTEXT_LIMIT 0 0
+  whole_setting SKYRL_TX_KEEP_SEC 900 1
+  whole_setting SKYRL_TX_KEEP_MB 1024 1
+  whole_setting SKYRL_TX_LOG_MB 64 1
+  whole_setting VLLM_HANG_SEC 0 0
+  whole_setting VLLM_MAX_DEATHS 3 1
+  whole_setting VLLM_CPU_REPLICAS 1 1
+  GRADIENT_CHECKPOINTING="${GRADIENT_CHECKPOINTING:-true}" FRESH="${FRESH:-0}" VLLM_MEM="${VLLM_MEM:-0}"
+  [[ "$GRADIENT_CHECKPOINTING" =~ ^(true|false)$ ]] || fail "GRADIENT_CHECKPOINTING=$GRADIENT_CHECKPOINTING: must be true or false"
+  [[ "$FRESH" =~ ^[01]$ ]] || fail "FRESH=$FRESH: must be 1 or 0"
+  [[ "$VLLM_MEM" =~ ^(0|0?\.[0-9]+|1|1\.0+)$ ]] || fail "VLLM_MEM=$VLLM_MEM: must be a share of a GPU's memory, such as 0.45"
 }
 
 # One server at a time uses the folder $1: the lock is open until this process and the server, which inherits it, have ended.
@@ -183,7 +190,7 @@ start_in_background() {
   shift 2
   rm -f "$log".[0-9] "$ready"
   : >"$log"
-  exec 8> >(exec setsid "$ROOT/server/.venv/bin/python" "$ROOT/server/logs.py" "$log" "${SKYRL_TX_LOG_MB:-64}" "$ready" 9>&- >/dev/null 2>&1)
+  exec 8> >(exec setsid "$ROOT/server/.venv/bin/python" "$ROOT/server/logs.py" "$log" "$SKYRL_TX_LOG_MB" "$ready" 9>&- >/dev/null 2>&1)
   writer=$!
   setsid "$@" >&8 2>&1 8>&- </dev/null &
   pid=$!

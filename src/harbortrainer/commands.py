@@ -45,7 +45,7 @@ SPELLINGS = {  # a pattern of sed and of Python, and what stands for it where th
 
 
 def fitted(text: str) -> str:
-    """The text with names of a checkout's files as commands where there is none."""
+    """Return the text with names of a checkout's files as commands where there is none."""
     if not _CHECKOUT and ("scripts" in text or "src." in text or "docs/" in text or "run_" in text):
         for pattern, said in SPELLINGS.items():
             text = re.sub(pattern, said, text)
@@ -53,12 +53,12 @@ def fitted(text: str) -> str:
 
 
 def command(words: str) -> str:
-    """The command line of WORDS, `train resume=X`."""
+    """Return the command line of WORDS, `train resume=X`."""
     return fitted(f"python -m src.{words}")
 
 
 def continuing(run: Path) -> str:
-    """The command that continues the training, the fine-tuning or the evaluation of this folder."""
+    """Return the command that continues the training, the fine-tuning or the evaluation of this folder."""
     if (run / PLAN_FILE).is_file():
         return command(f"evaluate out={run}")
     name = TRAIN

@@ -13,6 +13,7 @@ ToolFormat = Literal["template", "hermes"]
 LossFn = Literal["importance_sampling", "ppo", "cispo", "dppo"]
 LossNorm = Literal["token_mean", "sequence_mean", "token_sum"]
 Divergence = Literal["tv", "kl"]
+CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}  # Tinker's; always sent: no server uses others
 BASELINES = ("mean", "leave_one_out", "none")
 
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
@@ -161,7 +162,7 @@ class TrialSettings(ModelSettings):
     agent: str = field(
         "terminus-2",
         "who acts: terminus-2, mini-swe-agent, codex, opencode, qwen-coder, claude-code, or MODULE:CLASS "
-        "or FILE.py:CLASS of an agent of Harbor's",
+        "or FILE.py:CLASS of an agent of Harbor's; a,b = one of them for each group of trials",
         resume=FIXED,
     )
     agent_kwargs: dict[str, Any] = field({}, "Harbor's options of the agent, agent_kwargs.NAME=VALUE", resume=FIXED)

@@ -32,7 +32,7 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 def one_line(said: object, most: int = 200) -> str:
-    """What an error or a program says, as one harmless line of at most `most` letters."""
+    """Return what an error or a program says, as one harmless line of at most `most` letters."""
     return harmless(" ".join(str(said).split())[:most])
 
 
@@ -42,13 +42,13 @@ def harmless(text: str) -> str:
 
 
 def some_of(parts: Sequence[str], most: int) -> str:
-    """The first parts, and how many more there are."""
+    """Return the first parts, and how many more there are."""
     rest = len(parts) - most
     return "; ".join(parts[:most]) + (f"; and {rest} more" if rest > 0 else "")
 
 
 def indented(text: str) -> str:
-    """Harmless, with all lines after the first set in: none can pass for another line of a log."""
+    """Set in all lines after the first, each made harmless: none can pass for another line of a log."""
     return harmless(text).replace("\n", "\n    ")
 
 
@@ -73,6 +73,6 @@ class DiskFault(UserError):
 
 
 def raised_here(error: BaseException) -> bool:
-    """Whether a line of this package raised it, not one of a library."""
+    """Return whether a line of this package raised it, not one of a library."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)

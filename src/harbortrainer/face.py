@@ -118,7 +118,7 @@ def evaluate(config: EvalConfig, *, outside: Outside | None = None) -> Run:
 
 
 def continued(run: str | Path, **changes: Any) -> Config:
-    """The settings of a training run with which `train` continues it, and those that change. Raises UserError."""
+    """Give the settings of a training run with which `train` continues it, and those that change. Raises UserError."""
     return chz.replace(read_run_arguments(Config, Config, [f"resume={run}"]), **changes)
 
 
@@ -149,7 +149,7 @@ class _Rows:
         self._known = -1  # the last row of earlier processes, which are replayed
 
     def run(self, config: RunSettings, work: Callable[[Stop], Coroutine[Any, Any, int]]) -> Run:
-        """The run that `work` makes or continues; one that was complete already has no rows to take."""
+        """Return the run that `work` makes or continues; one that was complete already has no rows to take."""
         status = _until_done(work)
         return Run(self._run.path if self._run is not None else Path(str(config.resume)), status)
 

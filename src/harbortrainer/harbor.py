@@ -95,7 +95,7 @@ def quiet_harbor_log() -> None:
 
 @contextmanager
 def forget_loggers(trial_name: str) -> Iterator[None]:
-    """After the block, remove the loggers made for a trial, which Python otherwise keeps."""
+    """Remove after the block the loggers made for a trial, which Python otherwise keeps."""
     try:
         yield
     finally:
@@ -117,7 +117,7 @@ class LiteLLM:
 
 @contextmanager
 def without_litellm() -> Iterator[None]:
-    """In the block, `litellm` and Harbor's client for it are empty modules; afterwards they can be imported.
+    """Put empty modules in the place of `litellm` and Harbor's client for it; after the block they can be imported.
 
     A module of Harbor that was imported in the block keeps the empty `litellm` until `with_litellm`.
     """
@@ -136,7 +136,7 @@ def without_litellm() -> Iterator[None]:
 
 
 def with_litellm() -> None:
-    """Gives Harbor's look-up of providers and keys the real litellm: agents with a client of their own need it."""
+    """Give Harbor's look-up of providers and keys the real litellm: agents with a client of their own need it."""
     config = importlib.import_module("harbor.llms.litellm_config")
     vars(config)["litellm"] = importlib.import_module("litellm")
 

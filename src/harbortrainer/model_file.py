@@ -21,7 +21,9 @@ Role = Literal["user", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """`key`: name of the variable that holds it; `fields`: of each request; `weight`, `taxonomy`: of a judge."""
+    """A model's file. `key`: name of the variable that holds it; `fields`: of each request; `weight`, `taxonomy`: of
+    a judge.
+    """
 
     model: str
     url: str = ""
@@ -32,7 +34,7 @@ class ModelFile:
 
 
 def text_of(role: Role, given: str | None) -> str | None:
-    """The text of the file that a setting names; what is no file's name is that text already. Raises UserError."""
+    """Give the text of the file that a setting names; what is no file's name is that text already. Raises UserError."""
     if given is None or given in (SCRIPTED, BASE) or given.lstrip().startswith("{"):
         return given
     try:
@@ -43,7 +45,7 @@ def text_of(role: Role, given: str | None) -> str | None:
 
 
 def model_of(role: Role, given: str | None) -> ModelFile | None:
-    """What a setting says; None: nothing. Raises UserError."""
+    """Return what a setting says; None: nothing. Raises UserError."""
     return None if given is None else _read(role, text_of(role, given) or "")
 
 
@@ -82,7 +84,10 @@ def _problems(role: Role, value: Any) -> Iterator[str]:
 
 
 def with_texts[C](config: C) -> C:
-    """Settings with the texts of the files that they name, so that a run has what it began with. Raises UserError."""
+    """Return settings with the texts of the files that they name, so that a run has what it began with.
+
+    Raises UserError.
+    """
     roles: tuple[Role, ...] = ("user", "judge")
     named = {role: getattr(config, role, None) for role in roles}
     texts = {role: text_of(role, named[role]) for role in roles}

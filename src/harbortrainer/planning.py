@@ -114,7 +114,7 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
 
 
 def remaining_work(plan: RunPlan, records: Sequence[Mapping[str, Any]], waiting: int) -> RemainingWork:
-    """Work left. `records`: ledger of a resumed run; `waiting`: graded trials of a batch not trained on yet."""
+    """Return work left. `records`: ledger of a resumed run; `waiting`: graded trials of a batch not trained on yet."""
     config, order = plan.config, task_order(plan.config, plan.train)
     trained = 1 + max((record["step"] for record in records if record["event"] == "trained"), default=-1)
     done = min(trained, plan.total_steps)
@@ -133,7 +133,7 @@ def remaining_work(plan: RunPlan, records: Sequence[Mapping[str, Any]], waiting:
 
 
 def past_batches(plan: RunPlan) -> dict[str, list[PastBatch]]:
-    """Batches by run: of the resumed run and the newest similar ones in `logs_dir`, without unreadable runs."""
+    """Return batches by run: of the resumed run and the newest similar ones in `logs_dir`, without unreadable runs."""
     found = Path(plan.config.logs_dir).expanduser().glob("*/config.json")
     paths = [file.parent.resolve() for file in sorted(found, key=lambda file: -file.stat().st_mtime)]
     if plan.earlier is not None:
@@ -152,7 +152,7 @@ def past_batches(plan: RunPlan) -> dict[str, list[PastBatch]]:
 
 
 def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[PastBatch]]) -> Forecast | None:
-    """Low, mean and high of the earlier batches' amounts a place, times the places left.
+    """Return low, mean and high of the earlier batches' amounts a place, times the places left.
 
     None when no earlier run finished a batch of the kinds that are left.
     """
@@ -188,8 +188,8 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
 
 
 def scored_share(config: Config) -> float:
-    """Tokens that are scored, per trained token: all of them for a KL penalty, some for `kl/start`; and by the policy
-    before an update, for dppo and, but on this project's server, for observations.
+    """Get tokens that are scored, per trained token: all of them for a KL penalty, some for `kl/start`; and by the
+    policy before an update, for dppo and, but on this project's server, for observations.
     """
     before = config.loss_fn == "dppo" or (config.observation_loss_coef > 0 and config.backend == "tinker")
     some = min(1.0, DRIFT_SEQUENCES / (config.batch_size * config.group_size))
@@ -198,7 +198,7 @@ def scored_share(config: Config) -> float:
 
 
 def from_limits(config: Config, work: RemainingWork) -> Forecast:
-    """Bounds: each trial ends at once, or uses all that its limits allow."""
+    """Return bounds: each trial ends at once, or uses all that its limits allow."""
     turns, context, limit = config.max_turns or None, config.context_limit, config.trial_timeout_sec or None
     segments = turns if config.enable_summarize else 1  # at worst each turn summarises the history
     sampled = None if turns is None else min(turns * config.max_tokens, (segments or 1) * context)

@@ -44,13 +44,13 @@ def offer(group: Group, name: str, value: object) -> None:
 
 
 def known(group: Group) -> list[str]:
-    """Names of all parts of a group, this package's own first."""
+    """Return names of all parts of a group, this package's own first."""
     names = [one.name for one, _ in _entries(group, tuple(sys.path))]
     return list(dict.fromkeys([*names, *(name for its, name in _offered if its == group)]))
 
 
 def unknown(group: Group, field: str, name: str, *others: str) -> str:
-    """The message for a name that no part of a group has. `others`: values of the setting that name no part."""
+    """Return the message for a name that no part of a group has. `others`: values of the setting that name no part."""
     names = [*others, *known(group)]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
@@ -59,7 +59,7 @@ def unknown(group: Group, field: str, name: str, *others: str) -> str:
 
 @functools.cache
 def plugin(group: Group, field: str, name: str) -> Brought:
-    """The part `name` of a group. `field`: the setting that names it.
+    """Return the part `name` of a group. `field`: the setting that names it.
 
     Raises UserError: nothing has this name, two packages claim it, no such module, file or object. An error within a
     module is raised as it is.
@@ -81,7 +81,7 @@ def plugin(group: Group, field: str, name: str) -> Brought:
 
 @functools.cache
 def bring(field: str, text: str) -> Brought:
-    """The object that a setting names by MODULE:NAME or FILE.py:NAME.
+    """Return the object that a setting names by MODULE:NAME or FILE.py:NAME.
 
     Raises UserError: no such module, file or object. An error within the module is raised as it is.
     """
@@ -96,7 +96,7 @@ def bring(field: str, text: str) -> Brought:
 
 
 def name_of(field: str, value: object) -> str:
-    """The name by which a setting finds a function or class of a module or script. Raises UserError where none does."""
+    """Get name by which a setting finds a function or class of a module or script. Raises UserError where none does."""
     name, module = getattr(value, "__qualname__", ""), sys.modules.get(getattr(value, "__module__", ""))
     if module is None or getattr(module, name, None) is not value or getattr(module, "__file__", None) is None:
         raise UserError(f"{field}={value!r}: give a function or class that stands by itself in a file")

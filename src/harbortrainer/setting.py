@@ -53,7 +53,7 @@ class Setting:
 def field(
     default: Any = REQUIRED, doc: str = "", *, check: Check | None = None, resume: Resume = Resume.HARMLESS
 ) -> Any:
-    """A field of a chz class. `doc`: the meaning, with unit and the value that turns it off."""
+    """Return a field of a chz class. `doc`: the meaning, with unit and the value that turns it off."""
     about = {_KEY: Setting(default, doc, check, resume)}
     if default is REQUIRED:
         return chz.field(doc=doc, metadata=about)
@@ -63,12 +63,12 @@ def field(
 
 
 def settings(kind: type) -> dict[str, Setting]:
-    """The settings of a class by name, those of its bases first."""
+    """Return the settings of a class by name, those of its bases first."""
     return {name: (field.metadata or {})[_KEY] for name, field in chz.chz_fields(kind).items()}
 
 
 def problems(values: Any) -> Iterator[str]:
-    """An error line for each value that is not finite, or that its check refuses."""
+    """Yield an error line for each value that is not finite, or that its check refuses."""
     for name, setting in settings(type(values)).items():
         value = getattr(values, name)
         if isinstance(value, float) and not math.isfinite(value):
@@ -85,7 +85,7 @@ def changed(values: Any, *names: str) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A value as typed on the command line."""
+    """Return a value as typed on the command line."""
     if isinstance(value, tuple | list):
         return ",".join(map(shown, value))
     if isinstance(value, bool):
@@ -170,7 +170,7 @@ FORMER = {
 
 
 def url_problem(url: str) -> str:
-    """What is wrong with the address of an HTTP service; "" = nothing that can be told without asking it."""
+    """Return what is wrong with the address of an HTTP service; "" = nothing that can be told without asking it."""
     if not url.startswith(("http://", "https://")):
         return "must start with http:// or https://"
     try:

@@ -21,7 +21,7 @@ _NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """None = of nothing, which is no 0."""
+    """Return the mean; None = of nothing, which is no 0."""
     return float(np.mean(values)) if values else None
 
 
@@ -31,12 +31,12 @@ def ratio(part: float, whole: float) -> float | None:
 
 
 def known(numbers: Mapping[str, float | None]) -> dict[str, float]:
-    """Those that have a value."""
+    """Return those that have a value."""
     return {name: value for name, value in numbers.items() if value is not None}
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased: 1 - C(n - c, k) / C(n, k) from c successes in n trials (Chen et al. 2021, arXiv:2107.03374).
+    """Return unbiased: 1 - C(n - c, k) / C(n, k) from c successes in n trials (Chen et al. 2021, arXiv:2107.03374).
 
     Computed with integers, so exact to the last digit. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
     """
@@ -47,12 +47,15 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def task_pass_at_k(rewards_G: Sequence[float], k: int, pass_reward: float = 1.0) -> float | None:
-    """pass@k of one task; a trial succeeds with a reward of at least `pass_reward`. None with fewer than k trials."""
+    """Return pass@k of one task; a trial succeeds with a reward of at least `pass_reward`.
+
+    None with fewer than k trials.
+    """
     return None if len(rewards_G) < k else pass_at_k(len(rewards_G), successes(rewards_G, pass_reward), k)
 
 
 def successes(rewards_G: Sequence[float], pass_reward: float = 1.0) -> int:
-    """Trials with a reward of at least `pass_reward`."""
+    """Return trials with a reward of at least `pass_reward`."""
     return sum(reward >= pass_reward - ROUNDING for reward in rewards_G)
 
 
@@ -71,7 +74,7 @@ class Estimate:
 
 
 def estimate_mean(values_P: Sequence[float], observations: int = 0) -> Estimate:
-    """The mean of one value a task, such as its mean reward. `observations`: trials of all tasks; 0 = one a task.
+    """Give the mean of one value a task, such as its mean reward. `observations`: trials of all tasks; 0 = one a task.
 
     In [0, 1]: Wilson's interval (1927) with the effective sample size n / d in place of n. The design effect d =
     variance / (mean (1 - mean)) is at most 1 (Kish 1965; with Wilson's interval: Dean & Pagano 2015). The effective
@@ -97,7 +100,7 @@ def estimate_mean(values_P: Sequence[float], observations: int = 0) -> Estimate:
 
 
 def estimate_reward(rewards_P: Sequence[Sequence[float]], ungraded_P: Sequence[int] = ()) -> Estimate:
-    """The mean reward from the rewards of each task's trials. Each task with a graded trial counts once.
+    """Return the mean reward from the rewards of each task's trials. Each task with a graded trial counts once.
 
     `ungraded_P`: each task's trials without a grade. The mean leaves them out; the interval covers every reward in [0,
     1] that they could have earned (worst-case bounds, Manski 1990).
@@ -108,7 +111,10 @@ def estimate_reward(rewards_P: Sequence[Sequence[float]], ungraded_P: Sequence[i
 def estimate_pass_at_k(
     rewards_P: Sequence[Sequence[float]], k: int, pass_reward: float = 1.0, ungraded_P: Sequence[int] = ()
 ) -> Estimate:
-    """pass@k over the tasks with at least k trials; k trials are one observation. `ungraded_P`: as estimate_reward."""
+    """Return pass@k over the tasks with at least k trials; k trials are one observation.
+
+    `ungraded_P`: as estimate_reward.
+    """
     return _widened(lambda all_P: _estimate_pass_at_k(all_P, k, pass_reward), rewards_P, ungraded_P, pass_reward)
 
 
@@ -161,7 +167,8 @@ def _wilson(mean: float, variance: float, n: int, observations: int) -> tuple[fl
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`difference`: mean over tasks of (mean reward of B - mean reward of A); `low`, `high`: its 95% interval.
+    """Two policies compared. `difference`: mean over tasks of (mean reward of B - mean reward of A); `low`, `high`:
+    its 95% interval.
 
     `distinguishable`: its 97% interval lies on one side of 0. `more_trials`, `more_tasks`: how many more would make an
     unchanged difference distinguishable, None = no number would, or it is unknown.
@@ -207,7 +214,7 @@ class Comparison:
 def compare(
     a: Rewards, b: Rewards, ungraded_a: Mapping[str, int] = _NONE, ungraded_b: Mapping[str, int] = _NONE
 ) -> Comparison:
-    """Policy B against policy A, as `_compare`, whatever trials without a grade could have earned.
+    """Return the policy B against policy A, as `_compare`, whatever trials without a grade could have earned.
 
     `ungraded_a`, `ungraded_b`: their numbers by task. The difference leaves them out. The interval also covers those
     with all of A's at 1 and B's at 0, and the reverse; a verdict holds for both.
@@ -302,13 +309,13 @@ def _more_tasks(difference: float, variance: float, n: int) -> int | None:
 
 
 def normal_quantile(level: float) -> float:
-    """z with P(|Z| <= z) = `level`."""
+    """Return z with P(|Z| <= z) = `level`."""
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
 @lru_cache(maxsize=4096)
 def student_quantile(level: float, degrees: int) -> float:
-    """t with P(|T| <= t) = `level`, by bisection, to 1e-9. Raises ValueError below one degree of freedom."""
+    """Return t with P(|T| <= t) = `level`, by bisection, to 1e-9. Raises ValueError below one degree of freedom."""
     if degrees < 1:
         raise ValueError(f"student_quantile: {degrees} degrees of freedom")
     if degrees >= NORMAL_FROM:

@@ -64,13 +64,13 @@ class Stop:
         self._overspent = over
 
     def may_continue(self) -> bool:
-        """False once the run was asked to end or a cap on its spending is reached."""
+        """Return False once the run was asked to end or a cap on its spending is reached."""
         if not self.asked and (over := self._overspent()) is not None:
             self.request(*over)
         return not self.asked
 
     def may_start(self) -> bool:
-        """Whether one more trial may start; if so, it is counted. The last trials under `max_trials` may finish."""
+        """Get whether one more trial may start; if so, it is counted. The last trials under `max_trials` may finish."""
         if not self.asked and self._trials_left == 0:
             self._request(f"max_trials={self._max_trials} were started", LIMIT_STATUS, lets_end=True)
         if not self.may_continue():
@@ -94,7 +94,7 @@ class Stop:
 
     @contextlib.contextmanager
     def polled(self) -> Iterator[None]:
-        """Within the block a request cancels nothing: the caller looks at `asked` and ends in order."""
+        """Cancel nothing at a request within the block: the caller looks at `asked` and ends in order."""
         cancel, self._cancel = self._cancel, lambda: None
         try:
             yield
@@ -105,7 +105,7 @@ class Stop:
         await self._asked.wait()
 
     async def stopped(self, *, trials: bool = False) -> NoReturn:
-        """An end for `run_until`: raises Stopped once the run is asked to stop.
+        """Return an end for `run_until`: raises Stopped once the run is asked to stop.
 
         `trials`: the work is a batch of trials, which ends by itself where running trials may finish.
         """
@@ -126,7 +126,7 @@ class Stop:
 
 @contextlib.contextmanager
 def signals_to(stop: Stop) -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM ask `stop`, a second one exits; ignored signals stay so.
+    """Ask `stop` at SIGINT and SIGTERM within the block; a second one exits; ignored signals stay so.
 
     Outside of the main thread, which alone gets signals, nothing changes.
     """
@@ -159,7 +159,9 @@ def signals_to(stop: Stop) -> Iterator[None]:
 
 
 async def run_until[T](work: Coroutine[Any, Any, T], *ends: End) -> T:
-    """Result of `work`. When one of `ends` raises first, `work` is cancelled, its clean-up awaited, and that is raised.
+    """Return the result of `work`.
+
+    When one of `ends` raises first, `work` is cancelled, its clean-up awaited, and that is raised.
 
     Work is not started when an end is due already. Where both fail at once, the end counts: it names the cause.
     """
@@ -193,7 +195,7 @@ async def cancel_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The error that ended a group; its siblings were only cancelled."""
+    """Return the error that ended a group; its siblings were only cancelled."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -8,6 +8,6 @@ def counted(number: int, things: str) -> str:
 
 
 def shortened(text: str, head: int, tail: int) -> str:
-    """Of a text that is longer than both together, the first `head` and the last `tail` characters."""
+    """Cut a text that is longer than both together to the first `head` and the last `tail` characters."""
     left_out = len(text) - head - tail
     return text if left_out <= 0 else f"{text[:head]}\n[… {left_out} characters left out …]\n{text[-tail:]}"

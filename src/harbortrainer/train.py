@@ -47,7 +47,7 @@ async def train(args: TrainArgs, stop: Stop) -> int:
 
 
 def parse(argv: Sequence[str]) -> TrainArgs:
-    """Arguments from `name=value`; a continued run (resume=RUN_DIR, or its run_name) gives the values left out.
+    """Return arguments from `name=value`; a continued run (resume=RUN_DIR, or its run_name) gives the values left out.
 
     Raises UserError for anything wrong.
     """

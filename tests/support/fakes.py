@@ -17,7 +17,6 @@ STOCK: Contract = replace(
     source="measured",
     reduction="example_mean",
     adam={**TINKER_DOCUMENTS.adam, "grad_clip_norm": False},
-    decays_other_adapters=True,
     frozen_samplers=False,
 )
 

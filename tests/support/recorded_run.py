@@ -34,7 +34,7 @@ from harbortrainer.policy.tinker_llm import live_llm
 from harbortrainer.stopping import Stop
 from harbortrainer.train import parse
 from harbortrainer.training.outside import Outside
-from harbortrainer.training.session import run_training, train
+from harbortrainer.training.session import run_training
 from harbortrainer.training.trainer import Terminus2Trainer
 from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.fakes import QWEN3, byte_tokenizer
@@ -356,8 +356,8 @@ def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outsid
 def note_settings(trainer: Terminus2Trainer, recorder: Recorder) -> None:
     """What the wired parts were made with, where nothing else of it would be seen in a run without faults."""
     parts: Any = trainer.parts
-    settings = parts.rollouts._settings
-    room = parts.rollouts._rooms["harbor"]
+    settings = trainer.trials.rollouts._settings
+    room: Any = trainer.trials.rollouts._rooms["harbor"]
     daemon = room.local.daemon
     recorder.note("verifiers", at_once=settings.gates.verifying.limit)
     recorder.note("daemon", limit_sec=daemon._limit_sec, asked=type(daemon._ping.__self__).__name__)
@@ -371,7 +371,7 @@ async def fake_run(config: Config, recorder: Recorder, stop: Stop | None = None)
 
     async def noted(trainer: Terminus2Trainer, outside: Outside) -> int:
         note_settings(trainer, recorder)
-        return await train(trainer, outside)
+        return await trainer.finish(outside)
 
     return await run_training(config, stop, fake_outside(recorder), noted)
 

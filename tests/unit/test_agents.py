@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,18 +19,21 @@ import pytest
 from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.models.agent.context import AgentContext
 
+from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.docker.box import listener
 from harbortrainer.docker.box.artifacts import CollectedEnvironment
 from harbortrainer.docker.box.listener import NoPython, ShutOut
 from harbortrainer.docker.checks.preflight import Findings, capacity, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
-from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.learning.agents import by_agent, drawn, of_trial
+from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
 from harbortrainer.model_api.gate import check_agents
 from harbortrainer.model_api.reply import Over
 from harbortrainer.plugins import known
-from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.policy.sampler import PolicySampler, SamplingError
 from harbortrainer.rollout.quarantine import UNANSWERED
+from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.agent_pack import KEY, NAME, agent_versions, check_pack, pack_digest, packed_version
 from harbortrainer.venues.harbor import agent_session, installed
 from harbortrainer.venues.harbor.agent_session import LAST_OUTPUT, AgentSession
@@ -68,6 +72,12 @@ def test_settings_that_cannot_work_are_refused_with_a_fix(tmp_path: Path, pack: 
         ({"environment_type": "daytona"}, "environment_type=daytona cannot reach this process"),
         ({"agent": "terminus-2", "agents_dir": "x"}, "agents_dir=x: agent=terminus-2 has none"),
         ({"agent": "terminus-2", "agent_kwargs": {"a": 1}}, "agent_kwargs={'a': 1}: agent=terminus-2 has none"),
+        ({"agent": "terminus-2,codex", "environment_type": "daytona"}, "agent=codex: environment_type=daytona cannot"),
+        (
+            {"agent": "codex,opencode", "agents_dir": str(pack)},
+            r"it has no bin/opencode; run scripts/agents/pack \S+ o",
+        ),
+        ({"agent": "terminus-2,codex", "agent_kwargs": {"a": 1}}, r"agent_kwargs=.*, and agent=terminus-2,codex names"),
     ):
         with pytest.raises(UserError, match=why):
             check_agent(config(**given))
@@ -391,6 +401,64 @@ def test_a_run_continues_only_with_the_same_programs(pack: Path) -> None:
     with pytest.raises(UserError, match="its programs of codex are not those that the run began with"):
         check_pack(one, versions)
     assert pack_digest(config()) == ""
+
+
+SEVERAL = "terminus-2,codex,mini-swe-agent"
+
+
+def of_step(step: int, seed: int = 0, groups: int = 6) -> list[str]:
+    return [drawn(SEVERAL, seed, str(TrialName("step", step, problem, 0))) for problem in range(groups)]
+
+
+def test_a_group_keeps_its_agent_and_a_batch_has_each_in_its_share() -> None:
+    batches = [of_step(step) for step in range(20)]
+    assert batches == [of_step(step) for step in range(20)]
+    assert all(Counter(batch) == dict.fromkeys(SEVERAL.split(","), 2) for batch in batches)
+    assert len({tuple(batch) for batch in batches}) == len({tuple(of_step(0, seed)) for seed in range(20)}) == 3
+    trials = [TrialName("step", 4, 1, member, attempt) for member in range(8) for attempt in (1, 2)]
+    assert {drawn(SEVERAL, 0, str(trial)) for trial in trials} == {batches[4][1]}
+    held_out = [[drawn(SEVERAL, 0, str(TrialName("eval", step, n, 0))) for n in range(6)] for step in (0, 7)]
+    assert held_out[0] == held_out[1]
+    twice = Counter(drawn("codex,codex,terminus-2", 0, str(TrialName("step", 0, n, 0))) for n in range(9))
+    assert twice == {"codex": 6, "terminus-2": 3}
+    assert drawn("codex", 0, "any name") == "codex"
+
+
+def test_a_trial_has_the_settings_of_its_own_agent() -> None:
+    one = config(agent=SEVERAL)
+    name = str(TrialName("step", 0, 0, 0))
+    assert of_trial(one, name).agent == drawn(SEVERAL, one.seed, name) and of_trial(config(), name) == config()
+    assert [each.agent for each in by_agent(one)] == SEVERAL.split(",")
+    assert agent_memory(config(agent="terminus-2,codex")) == named("agent", "codex").memory_mb
+
+
+def test_several_agents_are_checked_and_recorded_each(pack: Path) -> None:
+    for name in ("codex", "opencode"):
+        (pack / f"{name}.lock").write_text(f"sha {name}-1\n")
+    both = config(agent="codex,opencode", agents_dir=str(pack))
+    assert agent_versions(both)[NAME] == "codex codex-1, opencode opencode-1"
+    versions = {KEY: pack_digest(both)}
+    (pack / "opencode.lock").write_text("sha opencode-2\n")
+    with pytest.raises(UserError, match="its programs of codex,opencode are not those"):
+        check_pack(both, versions)
+    with pytest.raises(UserError, match="agent=codec: unknown; did you mean codex"):
+        validate(config(agent="terminus-2,codec"))
+
+
+def test_an_agent_that_fails_by_itself_is_seen_beside_one_that_works() -> None:
+    """One in nine trials of the batch, and all of its own."""
+    groups = [TrialName("step", 0, problem, 0) for problem in range(27)]
+    agents = "codex" + ",terminus-2" * 8
+    broken = [name for name in groups if drawn(agents, 0, str(name)) == "codex"]
+    trials = [
+        Trajectory("t", str(name), (TURN,), 0.0, Outcome.POLICY_ERROR if name in broken else Outcome.COMPLETED,
+                   "no route" if name in broken else "", stats={"wire_turns": 1.0})
+        for name in groups
+    ]  # fmt: skip
+    check_agents(trials)
+    rollouts = Rollouts(config(agent=agents), PolicySampler(), chat_of(QWEN), "run")
+    with pytest.raises(EnvironmentFault, match="3 of 3 trials ended after one answer with: no route"):
+        rollouts.refuse_all_lost([group_trajectories("t", trials)])
 
 
 def test_the_agents_memory_counts_before_a_run_and_for_auto(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Numbers by domain and source: which columns there are, and what is in them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,15 @@ def test_domains_that_are_only_the_sources_again_are_told_once():
     assert {name.split("/")[2] for name in parts.batch(GROUPS)} == {"source"}
     both = Breakdown([task("a", "git", "one"), task("b", "git", "two"), task("c", "text", "two")])
     assert {name.split("/")[2] for name in both.batch(GROUPS)} == {"source", "domain"}
+
+
+def test_each_agent_of_several_has_its_columns():
+    parts = Breakdown([task("a"), task("b")], "codex,mine:Agent")
+    trials = [replace(trial("ab"[n], 1.0 - n), trial_name=f"s000000-p0{n}-g00") for n in range(2)]
+    groups = [group_trajectories(one.task_name, [one]) for one in trials]
+    found = {name: value for name, value in parts.batch(groups).items() if name.startswith("reward/mean")}
+    assert sorted(found) == ["reward/mean/agent/codex", "reward/mean/agent/mine_Agent"]
+    assert sorted(found.values()) == [0.0, 1.0]
 
 
 def test_columns_are_bounded_and_plain():

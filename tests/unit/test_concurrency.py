@@ -19,8 +19,9 @@ from harbortrainer.rollout.concurrency import ParallelLimit, level_of
 from harbortrainer.rollout.gates import Gates, TrialObserver, most_agents, n_containers
 from harbortrainer.rollout.level import Level, Why
 from harbortrainer.rollout.slots import Slots
-from harbortrainer.rollout.venue import agents_at_once, check_venues
+from harbortrainer.rollout.venue import agents_at_once, checked_venues
 from harbortrainer.venues.harbor.venue import HarborVenue
+from tests.conftest import ROOT
 from tests.support.virtual_time import in_virtual_time
 
 AUTO = Config(model_name="m", tasks_dir=".", n_parallel_envs="auto")
@@ -221,14 +222,13 @@ def test_the_venue_is_asked_for_its_capacity_and_checked_for_it() -> None:
         Config(model_name="m", tasks_dir=".", n_parallel_envs=4),
     )
     venues = {"harbor": HarborVenue(host)}
-    assert agents_at_once(venues, [], AUTO) == (
+    task: Any = SimpleNamespace(venue="harbor", ref=str(ROOT / "datasets/quickstart/create-1"))
+    assert checked_venues([task], AUTO, template, venues) == (
         ["n_parallel_envs=auto: 8 agents at once at first, at most 40 (memory)"],
         40,
     )
-    assert check_venues(venues, [], AUTO, template, 40) == []
     assert host.checked == 50
-    assert agents_at_once(venues, [], four) == ([], 4)
-    assert check_venues(venues, [], four, template, 4) == []
+    assert checked_venues([task], four, template, venues) == ([], 4)
     assert host.checked == 5
     assert EnvironmentHost.capacity(host, [], {})[0] == REMOTE
 

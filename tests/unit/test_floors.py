@@ -192,3 +192,20 @@ def test_a_name_outside_the_rooms_is_seen(knotted: Path) -> None:
     (knotted / "learning" / "a.py").write_text('"""Counts Docker\'s answers."""')
     (knotted / "train.py").write_text("import harbortrainer.stopping\nload_docker = None")
     assert naming(knotted) == {"learning.a", "train"}
+
+
+def splats(text: str) -> list[str]:
+    """Objects made from a tuple that a variable holds: a reader, and pyright, cannot see which field gets what."""
+    found: list[str] = []
+    for call in ast.walk(ast.parse(text)):
+        stars = [one.value for one in call.args if isinstance(one, ast.Starred)] if isinstance(call, ast.Call) else []
+        if isinstance(call, ast.Call) and any(isinstance(one, ast.Name) and one.id != "args" for one in stars):
+            made = ast.unparse(call.func)
+            found += [f"{made}, line {call.lineno}"] if re.match(r"_?[A-Z][a-z]", made.rpartition(".")[2]) else []
+    return found
+
+
+def test_no_object_is_made_from_a_tuple_of_its_fields() -> None:
+    found = {str(path.relative_to(PACKAGE)): splats(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    assert {path: calls for path, calls in found.items() if calls} == {}
+    assert splats("Point(1, *rest)\nf(*rest)\nPoint(*map(int, words))\nPoint(*args)") == ["Point, line 1"]

@@ -32,9 +32,10 @@ from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stopping import End, Stop
 from harbortrainer.tasks.task import Task
+from harbortrainer.training.loop import LoopParts
 from harbortrainer.training.references import DRIFT_SEQUENCES, References
 from harbortrainer.training.schedule import SettingsByStep
-from harbortrainer.training.trainer import Parts, Terminus2Trainer
+from harbortrainer.training.trainer import Terminus2Trainer, Trials
 from harbortrainer.watch.display import Display
 
 TASKS = [Task(f"t{i}", Path(f"t{i}"), str(i)) for i in range(4)]
@@ -224,19 +225,19 @@ class Run:
         policy_: Any = self.policy
         sampler_: Any = self.sampler
         rollouts_: Any = self.rollouts
-        parts = Parts(
+        parts = LoopParts(
+            run=self.directory,
             policy=policy_,
             trained=PolicyIdentity("m", 32, "chat_template:1", "off"),
             sampler=sampler_,
-            rollouts=rollouts_,
             metrics=MetricsLog(self.directory),
             checkpoints=CheckpointLog(self.directory.checkpoints, Keep(c.keep_checkpoints, BEST)),
             ledger=Ledger(self.directory.ledger),
             display=Display(Console(quiet=True, highlight=False, soft_wrap=True)),
             stop=self.stop,
-            references=references,
         )
-        self.trainer = Terminus2Trainer(self.config, self.directory, parts, schedule, self.held_out, start_step)
+        trials = Trials(rollouts=rollouts_, references=references)
+        self.trainer = Terminus2Trainer(self.config, parts, trials, schedule, self.held_out, start_step)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -23,7 +23,10 @@ _MORE += ("modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transfo
 
 
 def read_adapter(given: str, folder: Path) -> dict[str, Any]:
-    """adapter_config.json of a LoRA adapter that the server can train. Raises UserError, which begins with `given`."""
+    """Return adapter_config.json of a LoRA adapter that the server can train.
+
+    Raises UserError, which begins with `given`.
+    """
     try:
         config = json.loads((folder / CONFIG).read_text())
         rank, alpha, bias = config["r"], config["lora_alpha"], config.get("bias", "none")
@@ -41,7 +44,7 @@ def read_adapter(given: str, folder: Path) -> dict[str, Any]:
 
 
 def adapter_path(folder: Path) -> str:
-    """The tinker:// path that a server gives to this adapter: it depends on its files alone."""
+    """Return the tinker:// path that a server gives to this adapter: it depends on its files alone."""
     return f"tinker://adapter-{_digest(folder)[:32]}/weights/uploaded"
 
 

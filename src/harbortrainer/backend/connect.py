@@ -53,7 +53,7 @@ class Api:
     base_model = staticmethod(read_base_model)
 
     async def service(self, url: str, key: str) -> tinker.ServiceClient:
-        """A client with an open session, to replace one that was lost."""
+        """Return a client with an open session, to replace one that was lost."""
         return await in_daemon_thread(new_service, url, key)
 
     async def unload(self, url: str, model_ids: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class Api:
 
 @dataclass(slots=True)
 class Backend:
-    """A server that answered. `max_context`: tokens; None = not reported. `about`: what it reports about itself."""
+    """A server that answered. `max_context`: tokens; None = not reported. `about`: its report on itself."""
 
     service: tinker.ServiceClient
     rest: tinker.RestClient
@@ -88,7 +88,7 @@ class Backend:
         return await watched(self.url, what, work, limit_sec, self.limits.silence_sec)
 
     def silent(self, what: str) -> End:
-        """An end for `stopping.run_until`: raises ServerLost when the server does not answer any more."""
+        """Return an end for `stopping.run_until`: raises ServerLost when the server does not answer any more."""
         return silent(self.url, what, self.limits.silence_sec)
 
     async def until_answering(self, limit_sec: float) -> None:
@@ -96,7 +96,7 @@ class Backend:
         await self.api.until_answering(self.url, limit_sec)
 
     async def load(self) -> Load:
-        """What the server reports about its work, {} = nothing; notes whether it answers. Call it every 2 s.
+        """Return what the server reports about its work, {} = nothing; notes whether it answers. Call it every 2 s.
 
         Tinker cloud is asked only while a request waits.
         """
@@ -165,7 +165,7 @@ async def _connect(url: str, config: RunSettings, measure: Measure, api: Api, sa
 
 
 def server_url(config: ServerSettings) -> str:
-    """URL of the server. Raises UserError when a self-hosted one is missing, or it is not a URL."""
+    """Return URL of the server. Raises UserError when a self-hosted one is missing, or it is not a URL."""
     if config.backend == "tinker":
         url, field = config.tinker_base_url or os.environ.get("TINKER_BASE_URL") or CLOUD_URL, "tinker_base_url"
     else:

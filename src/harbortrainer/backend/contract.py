@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from harbortrainer.config import ServerSettings
+from harbortrainer.config import CLIP_DEFAULTS, ServerSettings
 
 HEALTH_LIMIT_SEC = 10.0
 CALL_LIMIT_SEC = 120.0  # a request without computation
 CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it
 ADAM_SETTINGS = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
-CLIP_SETTINGS = frozenset({"clip_low_threshold", "clip_high_threshold"})
+CLIP_SETTINGS = frozenset(CLIP_DEFAULTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,6 @@ class Contract:
     reduction: Literal["sum", "example_mean", "unknown"]
     losses: Mapping[str, frozenset[str]]  # accepted loss -> its settings that have an effect
     adam: Mapping[str, bool | None]  # each of ADAM_SETTINGS: whether it reaches the optimizer; None = unknown
-    decays_other_adapters: bool | None  # weight_decay of one adapter shrinks those of other users
     frozen_samplers: bool | None  # a sampling client keeps its weights, and sampling leaves those in training alone
     prompt_logprobs: bool  # it scores given tokens, with the base model too
     can_sample: bool
@@ -46,7 +45,6 @@ TINKER_DOCUMENTS = Contract(
         }
     ),
     adam=MappingProxyType(dict.fromkeys(ADAM_SETTINGS, True)),
-    decays_other_adapters=False,
     frozen_samplers=True,
     prompt_logprobs=True,
     can_sample=True,
@@ -54,7 +52,7 @@ TINKER_DOCUMENTS = Contract(
 
 
 def sampler_name(about: Mapping[str, Any]) -> str:
-    """Kind and version of what computes a server's samples ("vllm 0.32.0"), by what it reports; "" = not reported."""
+    """Get kind and version of what computes samples ("vllm 0.32.0"), by the server's report; "" = not reported."""
     reported = about.get("sampler")
     if not isinstance(reported, Mapping) or not reported.get("kind"):
         return ""
@@ -99,7 +97,8 @@ def kind_of(config: ServerSettings) -> ServerKind:
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """`update_sec`: one forward_backward, optim_step or scoring pass; or creating, saving or restoring weights.
+    """Limits of calls. `update_sec`: one forward_backward, optim_step or scoring pass; or creating, saving or
+    restoring weights.
 
     `silence_sec`: healthz unanswered. The first call of a shape compiles for up to half a minute on JAX, and a cloud's
     queue may be long.

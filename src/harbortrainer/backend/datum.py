@@ -24,7 +24,7 @@ def build_datums(
     vocab_size: int,
     max_context: int | None,
 ) -> list[tinker.Datum]:
-    """One optimizer step's datums. Raises ValueError naming a malformed sequence: a bug in this program.
+    """Return one optimizer step's datums. Raises ValueError naming a malformed sequence: a bug in this program.
 
     `max_context`: the server's; the run's may have been higher when the trials were sampled. None = unknown. Raises
     UserError for a sequence beyond it. Each datum has N-1 positions: input tokens[:-1], target tokens[1:], and mask,
@@ -93,7 +93,7 @@ def _weighted(sequence: TrainingSequence) -> tinker.Datum:
 
 
 def trained_logprobs(sequence: TrainingSequence, output: Mapping[str, tinker.TensorData]) -> np.ndarray:
-    """N natural logs, 0 for the first token. Raises BackendError unless all others are present and finite."""
+    """Return N natural logs, 0 for the first token. Raises BackendError unless all others are present and finite."""
     values = np.asarray(output["logprobs"].to_numpy(), np.float32).ravel()
     n = len(sequence.tokens_T)
     if len(values) != n - 1:
@@ -107,7 +107,10 @@ def trained_logprobs(sequence: TrainingSequence, output: Mapping[str, tinker.Ten
 
 
 def all_tokens(logprobs: Sequence[float | None], n: int) -> np.ndarray:
-    """N logprobs, 0 for the first; Tinker answers None for the first token, the self-hosted server leaves it out."""
+    """Return N logprobs, 0 for the first;
+
+    Tinker answers None for the first token, the self-hosted server leaves it out.
+    """
     values = [value for value in logprobs if value is not None]
     if len(values) != n - 1:
         raise BackendError(f"logprobs of given tokens: {len(values)} for {n} tokens")
@@ -125,7 +128,7 @@ def check_rate(rate: float, metrics: Mapping[str, float]) -> None:
 
 
 def check_step(last: float | None, metrics: Mapping[str, float]) -> float | None:
-    """The server's count of steps. Raises ServerLost unless it is one more than `last`; restoring repairs that."""
+    """Give the server's count of steps. Raises ServerLost unless it is one more than `last`; restoring repairs that."""
     now = metrics.get(STEP)
     if last is not None and now is not None and now != last + 1:
         raise ServerLost(f"optim_step: the server counts {now:g} steps of these weights after {last:g} and one more")

@@ -15,11 +15,11 @@ MOST, PATIENCE_SEC, POLL_SEC, NAME_LIMIT_SEC = 4, 3.0, 0.5, 3.0  # answers in a 
 
 
 async def failing(url: str) -> NoReturn:
-    """An end for `stopping.run_until`: raises BackendError when one request fails with 5xx again and again."""
+    """Return an end for `stopping.run_until`: raises BackendError when one request fails with 5xx again and again."""
     failed: dict[str, tuple[int, float]] = {}  # by request: answers of 5xx since the last other one, the first's time
 
     def watched(record: logging.LogRecord) -> bool:
-        """Reads what httpx logs of each answer, and keeps it out of the log."""
+        """Read what httpx logs of each answer, and keep it out of the log."""
         match record.args:
             case (method, httpx.URL() as asked, _, int(status), _) if str(asked).startswith(url):
                 count, since = failed.pop(request := f"{status} to {method} {asked.path}", (0, time.monotonic()))

@@ -92,12 +92,12 @@ def _lost(error: BaseException) -> bool:
 
 
 def forgotten(error: BaseException) -> bool:
-    """Whether the server no longer knows the model, session or request: it was restarted, or they expired."""
+    """Return whether the server no longer knows the model, session or request: it was restarted, or they expired."""
     return FORGOTTEN.search(str(error)) is not None
 
 
 def no_weights(error: BaseException | None) -> bool:
-    """Whether the server answered that it does not have the requested weights."""
+    """Return whether the server answered that it does not have the requested weights."""
     text = str(error)
     if NO_WEIGHTS.search(text):
         return True
@@ -105,7 +105,7 @@ def no_weights(error: BaseException | None) -> bool:
 
 
 def plain(error: BaseException) -> str:
-    """The cause in one line, with the fix if it is known."""
+    """Return the cause in one line, with the fix if it is known."""
     text = str(error)
     for pattern, hint in HINTS:
         if match := re.search(pattern, text):

@@ -19,7 +19,7 @@ FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
 
 
 async def check_health(url: str, config: ServerSettings) -> dict[str, Any]:
-    """GET /api/v1/healthz. Returns what a server of this project reports about itself; {} = another server.
+    """Return GET /api/v1/healthz. Returns what a server of this project reports about itself; {} = another server.
 
     Raises UserError when nothing answers, or something that is no Tinker API.
     """
@@ -49,7 +49,7 @@ async def check_health(url: str, config: ServerSettings) -> dict[str, Any]:
 
 
 def about_server(body: dict[str, Any]) -> dict[str, Any]:
-    """Of an answer of healthz: what the server is, and as `memory` what fits into its memory; {} = another server."""
+    """Return what healthz says of the server, and as `memory` what fits into its memory; {} = another server."""
     about, memory = body.get("server"), body.get("memory")
     if not isinstance(about, dict):
         return {}
@@ -57,7 +57,7 @@ def about_server(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def memory_line(memory: Mapping[str, Any], context: int) -> str:
-    """For people: how much of a context fits into the server's memory."""
+    """Say for people how much of a context fits into the server's memory."""
     sampled = ""
     if "sampled" in memory:
         sampled = f", sampled up to {memory['sampled']} with {memory['at_once']} at once"
@@ -70,7 +70,7 @@ async def watched[T](url: str, what: str, work: Awaitable[T], limit_sec: float, 
 
 
 async def silent(url: str, what: str, silence_sec: float) -> NoReturn:
-    """An end for `stopping.run_until`: raises ServerLost when the server has not answered for `silence_sec`."""
+    """Return an end for `stopping.run_until`: raises ServerLost when the server has not answered for `silence_sec`."""
     answered, pause = time.monotonic(), min(POLL_SEC, silence_sec / 3)
     await asyncio.sleep(pause)  # most calls are over by then
     async with http_client(min(HEALTH_LIMIT_SEC, silence_sec)) as client:

@@ -21,7 +21,7 @@ async def read_load(url: str) -> Load:
 
 
 async def look(url: str) -> Load | None:
-    """Like `read_load`; None = the server is down."""
+    """Read as `read_load` does; None = the server is down."""
     try:
         async with http_client(HEALTH_LIMIT_SEC) as http:
             answer = await http.get(f"{url}/api/v1/healthz")
@@ -44,7 +44,7 @@ async def look_on(url: str, silences: Silences) -> NoReturn:
 
 
 async def say_what_compiles(read: Callable[[], Awaitable[Load]], say: Callable[[str], None]) -> NoReturn:
-    """An end for `run_until` that never ends: a line while the server compiles, once it has for SAY_AFTER_SEC."""
+    """Give an end for `run_until` that never ends: a line while the server compiles, once it has for SAY_AFTER_SEC."""
     due = SAY_AFTER_SEC  # seconds of a compilation after which the next line is due
     while True:
         load = await read()

@@ -37,7 +37,9 @@ _log = logging.getLogger("harbortrainer")
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """`logprobs_D`: per sequence N natural logs under the weights before the step; 0 for its first token."""
+    """The result of a step. `logprobs_D`: per sequence N natural logs under the weights before the step; 0 for its
+    first token.
+    """
 
     logprobs_D: tuple[np.ndarray, ...]
     metrics: dict[str, float]
@@ -91,7 +93,7 @@ class PolicyTrainer:
 
     @classmethod
     async def create(cls, backend: Backend, config: RunSettings, start: SavedState | None = None) -> "PolicyTrainer":
-        """A new adapter: with the weights of `start`, else fresh in attention and MLP layers, from the seed.
+        """Return a new adapter: with the weights of `start`, else fresh in attention and MLP layers, from the seed.
 
         Raises UserError when `start` has another model or rank, WeightsGone when the server does not have it,
         BackendError.
@@ -102,7 +104,7 @@ class PolicyTrainer:
     async def restore(
         cls, backend: Backend, config: RunSettings, path: str, start: SavedState | None = None
     ) -> "PolicyTrainer":
-        """Adapter and optimizer state saved under `path`; `start`: as `create` has it, for `reload`.
+        """Return adapter and optimizer state saved under `path`; `start`: as `create` has it, for `reload`.
 
         Raises UserError for another model or rank, WeightsGone when the server does not have them, BackendError.
         """
@@ -138,13 +140,13 @@ class PolicyTrainer:
         loss_fn_config: dict[str, float] | None,
         adam: tinker.AdamParams,
     ) -> UpdateResult:
-        """One optimizer step on the loss summed over tokens. Submits both requests before it awaits either."""
+        """Return one optimizer step on the loss summed over tokens. Submits both requests before it awaits either."""
         datums = await asyncio.to_thread(self._datums, sequences_D, loss_fn)  # trials run meanwhile
         forward = self._client.forward_backward(datums, loss_fn, loss_fn_config)  # pyright: ignore[reportArgumentType]
         return await self._stepped(sequences_D, forward, adam)
 
     async def update_by(self, own: OwnLoss, adam: tinker.AdamParams) -> UpdateResult:
-        """One optimizer step on a user's loss of one minibatch: two passes. Raises what the function raised."""
+        """Return one optimizer step on a user's loss of one minibatch: two passes. Raises what the function raised."""
         datums = await asyncio.to_thread(self._datums, own.sequences_D, CROSS_ENTROPY)
         try:
             result = await self._stepped(own.sequences_D, self._client.forward_backward_custom(datums, own), adam)
@@ -172,7 +174,7 @@ class PolicyTrainer:
         return UpdateResult(logprobs_D, metrics)
 
     async def logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
-        """Per sequence N natural logs of the policy in training, 0 for the first token; changes nothing."""
+        """Return per sequence N natural logs of the policy in training, 0 for the first token; changes nothing."""
         datums = await asyncio.to_thread(self._datums, sequences_D, CROSS_ENTROPY)
         work = self._client.forward(datums, CROSS_ENTROPY)
         output = await self._backend.wait("forward", work, self._limits.update_sec)
@@ -181,7 +183,7 @@ class PolicyTrainer:
     async def held_out_logprobs(
         self, sequences_D: Sequence[TrainingSequence], sampler: "Published | None"
     ) -> list[np.ndarray] | None:
-        """The same under published weights (None = the newest). None: the server gives no logprobs of given tokens."""
+        """Get same under published weights (None = the newest). None: the server gives no logprobs of given tokens."""
         client = (sampler or self.newest()[0]).client
         scored = self._backend.contract.prompt_logprobs
         return await scores(self._backend, client, sequences_D, "held-out trials") if scored else None
@@ -190,7 +192,7 @@ class PolicyTrainer:
         return build_datums(sequences_D, loss_fn, self._backend.contract, self._vocab_size, self._max_context)
 
     async def publish(self, step: int) -> "Published":
-        """A sampler of the current weights. Earlier ones stay until `retire`."""
+        """Return a sampler of the current weights. Earlier ones stay until `retire`."""
         name = f"sampler-{self._run}-{step:06d}"
         saving = self._client.save_weights_for_sampler(name)
         saved = await self._backend.wait("save_weights_for_sampler", saving, self._limits.update_sec)
@@ -200,7 +202,7 @@ class PolicyTrainer:
         return self._published
 
     def relabel(self, step: int) -> None:
-        """The weights published last are those of `step` too."""
+        """Let the weights published last count as weights of `step` too."""
         self._samplers[step] = [*self._samplers.values()][-1]
 
     def retire(self, in_use: Collection[int] = ()) -> None:
@@ -210,12 +212,15 @@ class PolicyTrainer:
                 self.discard(self._samplers.pop(step))
 
     def newest(self) -> "tuple[Published, str]":
-        """The sampler published last, and the path of its weights."""
+        """Return the sampler published last, and the path of its weights."""
         assert self._published is not None
         return self._published, [*self._samplers.values()][-1]
 
     async def sampler_at(self, path: str) -> "Published | None":
-        """A sampler of weights that an earlier process published; None when the server does not have them any more."""
+        """Return a sampler of weights that an earlier process published;
+
+        None when the server does not have them any more.
+        """
         return await self._sampling(path) if await self.saved.has(path) else None
 
     async def _sampling(self, path: str) -> "Published":
@@ -239,7 +244,7 @@ class PolicyTrainer:
         await self.saved.delete(path)
 
     def losses(self, what: str, sampler: "Published | None" = None) -> list[End]:
-        """Ends for `stopping.run_until`: the server falls silent, or no longer knows the weights of `sampler`.
+        """Return ends for `stopping.run_until`: the server falls silent, or no longer knows the weights of `sampler`.
 
         `sampler`: None = the one published last.
         """
@@ -261,7 +266,7 @@ class Published:
         self.lost = asyncio.Event()
 
     async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> tinker.types.SampleResponse:
-        """The SDK's answer; raises its errors."""
+        """Return the SDK's answer; raises its errors."""
         try:
             return await self.client.sample(prompt, num_samples, sampling_params)
         except SDK_ERRORS as error:
@@ -270,11 +275,11 @@ class Published:
             raise
 
     def portable(self) -> "Handle":
-        """What another machine samples the same weights by."""
+        """Return what another machine samples the same weights by."""
         return Handle(self.client.get_sampler_handle())
 
     async def forgotten(self, what: str) -> NoReturn:
-        """An end for `stopping.run_until`: raises ServerLost when the server no longer knows these weights."""
+        """Return an end for `stopping.run_until`: raises ServerLost when the server no longer knows these weights."""
         await self.lost.wait()
         raise ServerLost(f"{what}: the server does not know the published weights any more")
 
@@ -286,7 +291,7 @@ class Handle:
     text: str
 
     def open(self, config: RunSettings) -> Published:
-        """Published weights, with the key of this machine. Blocks. Raises UserError without a key."""
+        """Open the published weights with the key of this machine. Blocks. Raises UserError without a key."""
         key = api_key(kind_of(config))
         return Published(tinker.SamplingClient.from_sampler_handle(self.text, api_key=key))
 
@@ -336,7 +341,7 @@ async def check_state(backend: Backend, path: str, model_name: str, lora_rank: i
 
 
 async def restored(backend: Backend, path: str, *, optimizer: bool = True) -> tinker.TrainingClient:
-    """A new adapter with a saved state. Raises WeightsGone, BackendError."""
+    """Return a new adapter with a saved state. Raises WeightsGone, BackendError."""
     service = backend.service
     if optimizer:
         work = service.create_training_client_from_state_with_optimizer(path)

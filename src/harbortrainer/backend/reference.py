@@ -48,7 +48,7 @@ class Reference:
         return "the base model" if self.state is None else self.state.given
 
     async def ready(self) -> tinker.SamplingClient:
-        """The client, made again after a lost session.
+        """Return the client, made again after a lost session.
 
         Raises WeightsGone when the server has neither the sampler nor the state, UserError, BackendError.
         """
@@ -58,7 +58,7 @@ class Reference:
         return self._client
 
     async def logprobs(self, sequences_D: Sequence[TrainingSequence]) -> list[np.ndarray]:
-        """Per sequence N natural logs, 0 for the first token. Raises as `ready` does."""
+        """Return per sequence N natural logs, 0 for the first token. Raises as `ready` does."""
         return await scores(self._backend, await self.ready(), sequences_D, self.name)
 
     async def delete(self) -> None:

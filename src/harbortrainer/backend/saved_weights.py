@@ -54,7 +54,7 @@ class SavedWeights:
         return len(others)
 
     async def has(self, path: str) -> bool:
-        """Whether the server lists these weights; True when it does not list anything."""
+        """Return whether the server lists these weights; True when it does not list anything."""
         listed = await self._listed(path.removeprefix("tinker://").split("/")[0])
         return listed is None or any(one.tinker_path == path for one in listed)
 

@@ -41,7 +41,7 @@ class Session:
 
 
 def api_key(kind: ServerKind) -> str:
-    """The key to send. Raises UserError when Tinker cloud's is missing, or one has the wrong form."""
+    """Return the key to send. Raises UserError when Tinker cloud's is missing, or one has the wrong form."""
     if not kind.needs_key:
         return self_hosted_key()
     key = os.environ.get("TINKER_API_KEY", "")
@@ -53,7 +53,7 @@ def api_key(kind: ServerKind) -> str:
 
 
 def self_hosted_key() -> str:
-    """The key for self-hosted servers. Raises UserError unless it has a key's form and differs from Tinker cloud's."""
+    """Get key for self-hosted servers. Raises UserError unless it has a key's form and differs from Tinker cloud's."""
     key = os.environ.get(SELF_HOSTED_KEY, "")
     if key and not key.startswith("tml-"):
         raise UserError(f"{SELF_HOSTED_KEY}: starts with tml-, as the SDK requires; check .env and the server's key")
@@ -63,12 +63,12 @@ def self_hosted_key() -> str:
 
 
 def is_self_hosted(key: str) -> bool:
-    """Whether `api_key` gave this key for a self-hosted server."""
+    """Return whether `api_key` gave this key for a self-hosted server."""
     return key in (DUMMY_KEY, os.environ.get(SELF_HOSTED_KEY))
 
 
 async def open_rest(url: str, key: str) -> tinker.RestClient:
-    """A client without a session. Raises BackendError."""
+    """Return a client without a session. Raises BackendError."""
     return await awaited(f"connecting to {url}", in_daemon_thread(new_rest, url, key), CALL_LIMIT_SEC)
 
 

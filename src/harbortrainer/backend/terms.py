@@ -9,13 +9,11 @@ from typing import Any
 
 from harbortrainer.backend.contract import CLIP_SETTINGS, Contract, ServerKind
 from harbortrainer.commands import command
-from harbortrainer.config import Config, RunSettings
+from harbortrainer.config import CLIP_DEFAULTS, Config, RunSettings
 from harbortrainer.errors import UserError
 from harbortrainer.learning.off_policy import CAP
 from harbortrainer.sft_config import SftConfig
 
-# Tinker's own defaults; always sent, so that no server uses others.
-CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0}
 OFF = {"weight_decay": 0.0, "grad_clip_norm": 0.0}  # a server need not support these while they are off
 UNKNOWN = "{} neither sums nor averages the loss in a known way, so the step size would be a guess"
@@ -44,7 +42,7 @@ def loss_settings(config: Config) -> dict[str, float] | None:
 
 
 def adam_settings(config: RunSettings) -> dict[str, float]:
-    """Adam's settings as sent, by the SDK's names; `learning_rate` is the schedule's peak."""
+    """Return Adam's settings as sent, by the SDK's names; `learning_rate` is the schedule's peak."""
     return {
         "learning_rate": config.learning_rate,
         **ADAM,
@@ -53,7 +51,7 @@ def adam_settings(config: RunSettings) -> dict[str, float]:
 
 
 def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
-    """The terms of this run on this server. Raises UserError: field, value, reason and fix of all that it cannot do."""
+    """Get terms of this run on this server. Raises UserError: field, value, reason and fix of all that it cannot do."""
     problems = [*_loss_problems(config, kind, contract), *_optimizer_problems(config, kind, contract)]
     problems += [*_server_problems(config, kind, contract), *_wrong(config, kind, contract)]
     problems += _late_sample_problems(config, kind, contract)
@@ -64,7 +62,7 @@ def agree(config: Config, kind: ServerKind, contract: Contract, max_context: int
 
 
 def agree_on_sft(config: SftConfig, kind: ServerKind, contract: Contract, max_context: int | None = None) -> Terms:
-    """The terms of a run of fine-tuning. Raises UserError like `agree`."""
+    """Return the terms of a run of fine-tuning. Raises UserError like `agree`."""
     problems = [*_optimizer_problems(config, kind, contract), *_wrong(config, kind, contract)]
     problems += filter(None, [context_problem(config, kind, max_context)])
     if "cross_entropy" not in contract.losses:
@@ -153,7 +151,7 @@ def _late_sample_problems(config: Config, kind: ServerKind, contract: Contract) 
 
 
 def context_problem(config: RunSettings, kind: ServerKind, max_context: int | None) -> str | None:
-    """Field, value, reason and fix where the server takes fewer tokens; None = it takes as many."""
+    """Return field, value, reason and fix where the server takes fewer tokens; None = it takes as many."""
     limit = max_context or kind.context_limit
     if limit is None or config.context_limit <= limit:
         return None
@@ -164,6 +162,7 @@ def context_problem(config: RunSettings, kind: ServerKind, max_context: int | No
 
 
 def _loss(config: Config, contract: Contract) -> dict[str, Any]:
+    dppo = config.loss is None and config.loss_fn == "dppo"
     return {
         "loss_fn": config.loss_fn if config.loss is None else config.loss,
         **(loss_settings(config) or dict.fromkeys(CLIP_SETTINGS)),
@@ -174,13 +173,9 @@ def _loss(config: Config, contract: Contract) -> dict[str, Any]:
         "kl_penalty_coef": config.kl_penalty_coef,
         "kl_reference": config.kl_reference,
         **_correction(config),
-        **(dict(zip(("divergence", "threshold"), config.dppo, strict=True)) if _dppo(config) else {}),
+        **(dict(zip(("divergence", "threshold"), config.dppo, strict=True)) if dppo else {}),
         **({"observation_loss_coef": config.observation_loss_coef} if config.observation_loss_coef else {}),
     }
-
-
-def _dppo(config: Config) -> bool:
-    return config.loss is None and config.loss_fn == "dppo"
 
 
 def _correction(config: Config) -> dict[str, Any]:

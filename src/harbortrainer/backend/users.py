@@ -26,7 +26,7 @@ async def opened_users(
     template: ChatTemplate,
     open_endpoint: OpenChatClient = ChatClient,
 ) -> AsyncIterator[Users | None]:
-    """What plays `user`, checked by one request; None = the tasks' own scripts do. Closed with the block.
+    """Yield what plays `user`, checked by one request; None = the tasks' own scripts do. Closed with the block.
 
     `sampler`: of the policy, which waits for the base model's requests too before an update. Raises UserError.
     """
@@ -59,7 +59,7 @@ class BaseModelSampler(Sampler):
         self._opening = asyncio.Lock()
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
-        """One completion of the prompt. Raises SamplingError."""
+        """Return one completion of the prompt. Raises SamplingError."""
         try:
             client = await self._ready()
         except BackendError as error:

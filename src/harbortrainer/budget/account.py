@@ -21,7 +21,8 @@ TINY = 1e-9  # smaller advantages count as 0
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """`prompt`: tokens of every prompt, whole at each turn, and of sequences that other weights scored; `trained`:
+    """Tokens and seconds. `prompt`: tokens of every prompt, whole at each turn, and of sequences that other weights
+    scored; `trained`:
     tokens of datums; `container_sec`: sum over trials of the time from start to end; `user_*`, `judge_*`: tokens of
     these models, which have prices of their own.
     """
@@ -40,7 +41,7 @@ class Spending:
         return self.prompt + self.sampled + self.trained + sum(sum(self.beside(name)) for name in BESIDE)
 
     def beside(self, name: str) -> tuple[float, float]:
-        """(prompt, sampled) tokens of the model beside the policy with this name, one of BESIDE."""
+        """Return (prompt, sampled) tokens of the model beside the policy with this name, one of BESIDE."""
         return getattr(self, f"{name}_prompt"), getattr(self, f"{name}_sampled")
 
     def __add__(self, other: "Spending") -> "Spending":
@@ -83,7 +84,7 @@ class Account:
         return len(self._open)
 
     def by_purpose(self) -> dict[str, Spending]:
-        """Spending on each of PURPOSES, without the trials that wait for their batch."""
+        """Return spending on each of PURPOSES, without the trials that wait for their batch."""
         with self._lock:
             return dict(self._by)
 

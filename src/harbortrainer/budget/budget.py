@@ -34,7 +34,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """`price`: by token, None = not known; `usd_per_hour`: of a self-hosted server; `source`: of the price.
+    """Prices. `price`: by token, None = not known; `usd_per_hour`: of a self-hosted server; `source`: of the price.
 
     `beside`: prices of simulated user and judge, as far as they are known; without one their tokens cost nothing here.
     """
@@ -49,13 +49,13 @@ class Pricing:
         return self.price is not None or self.usd_per_hour > 0
 
     def of_tokens(self, spent: Spending, cached: float = 0.0) -> float:
-        """USD of all tokens with a known price. `cached`: as in Price.usd."""
+        """Return USD of all tokens with a known price. `cached`: as in Price.usd."""
         own = self.price.usd(spent, cached) if self.price is not None else 0.0
         return own + sum(price.usd(Spending(*spent.beside(name))) for name, price in self.beside.items())
 
 
 def pricing_of(config: RunSettings) -> Pricing:
-    """The prices of a run. Raises UserError: an unreadable file, a missing model, a cap in USD without a price."""
+    """Give the prices of a run. Raises UserError: an unreadable file, a missing model, a cap in USD without a price."""
     price, source, an_hour = None, "", 0.0
     if config.prices is not None:
         an_hour, source = _of_an_hour(config.prices, config.backend), config.prices
@@ -157,7 +157,7 @@ class Budget:
         self._over_cap: Callable[[str, int], object] = lambda *_: None
 
     def count(self, record: Mapping[str, Any]) -> None:
-        """A record of the ledger; from any thread."""
+        """Count a record of the ledger; from any thread."""
         self.account.count(record)
         if (over := self.over()) is not None:
             self._over_cap(*over)
@@ -167,7 +167,7 @@ class Budget:
         self._over_cap = call
 
     def over(self) -> tuple[str, int] | None:
-        """Why a cap ends the run, and the exit status; None while the run may continue."""
+        """Return why a cap ends the run, and the exit status; None while the run may continue."""
         if (caps := self._caps) is None:
             return None
         usd = self.usd(self.account.total)
@@ -176,7 +176,7 @@ class Budget:
         return None
 
     def usd(self, spent: Spending) -> float | None:
-        """The cost of a part of the spending, without a prefix cache; a server's hours are shared by tokens."""
+        """Return the cost of a part of the spending, without a prefix cache; a server's hours are shared by tokens."""
         if not self.pricing.known:
             return None
         by_token = self.pricing.of_tokens(spent)
@@ -195,12 +195,12 @@ class Budget:
         return row
 
     def brief(self) -> str:
-        """Tokens, and their cost where it is known."""
+        """Return tokens, and their cost where it is known."""
         usd = self.usd(self.account.total)
         return count(self.account.total.tokens) + ("" if usd is None else f", {usd:.2f} USD")
 
     def summary(self) -> str:
-        """One line."""
+        """Return one line."""
         total, parts = self.account.total, self.account.by_purpose()
         shares = [
             f"{spent.tokens / total.tokens:.0%} {LABELS.get(name, name)}"

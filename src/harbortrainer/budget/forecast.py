@@ -9,7 +9,7 @@ from harbortrainer.budget.budget import Pricing
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """`high` None = no bound is known; `mean` None = bounds only."""
+    """Bounds. `high` None = no bound is known; `mean` None = bounds only."""
 
     low: float
     high: float | None
@@ -50,7 +50,7 @@ class Forecast:
         return self.prompt + self.sampled + self.trained
 
     def usd(self, pricing: Pricing) -> Range | None:
-        """Cost: low if the server caches every repeated prompt, mean and high if none. None without a price."""
+        """Return cost: low if the server caches every repeated prompt, mean and high if none. None without a price."""
         if not pricing.known:
             return None
         cost = Range(0.0, 0.0, 0.0)

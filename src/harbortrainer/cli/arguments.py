@@ -31,7 +31,7 @@ from harbortrainer.setting import FORMER, changed, problems, settings
 def read_arguments[T](
     kind: type[T], argv: Sequence[str], words: Sequence[str] = (), saved: Mapping[str, Any] | None = None
 ) -> T:
-    """An instance of `kind` from `name=value` over saved values. `--name` is name=true, `--json` is json=-.
+    """Return an instance of `kind` from `name=value` over saved values. `--name` is name=true, `--json` is json=-.
 
     `words`: fields that take words without a name, in this order; a tuple takes all remaining ones. Raises UserError.
     """
@@ -76,7 +76,7 @@ def _with_keys(saved: Mapping[str, Any], named: Sequence[str]) -> dict[str, Any]
 
 
 def given(argv: Sequence[str], name: str) -> str | None:
-    """The last value of a field in the words, before they are parsed; None also for name= and name=None."""
+    """Return the last value of a field in the words, before they are parsed; None also for name= and name=None."""
     values = [word.split("=", 1)[1] for word in argv if re.match(rf"-{{0,2}}{name}=", word)]
     return values[-1] if values and values[-1] not in ("", "None") else None
 
@@ -164,9 +164,10 @@ def _parts(config: Config) -> Iterator[str]:
     """Names of parts that nothing has."""
     groups: tuple[tuple[Group, str], ...] = (("agents", "agent"), ("hosts", "hosts"))
     for group, field in groups:
-        name, usual = getattr(config, field), SETTINGS[field].default
-        if name != usual and ":" not in name and name not in known(group):
-            yield unknown(group, field, name, usual)
+        usual = SETTINGS[field].default
+        for name in dict.fromkeys(getattr(config, field).split(",") if field == "agent" else [getattr(config, field)]):
+            if name != usual and ":" not in name and name not in known(group):
+                yield unknown(group, field, name, usual)
 
 
 def _agent(config: Config) -> Iterator[str]:
@@ -300,7 +301,7 @@ def _other_backend(config: RunSettings) -> Iterator[str]:
 
 
 def run_problems(config: RunSettings) -> Iterator[str]:
-    """Problems between settings that every run has."""
+    """Yield problems between settings that every run has."""
     if config.resume is None and config.run_name and Path(config.run_name).name != config.run_name:
         yield f"run_name={config.run_name}: must be the name of one folder; logs_dir names the folder it is made in"
     yield from secret_problems(config)

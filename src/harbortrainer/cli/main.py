@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,6 @@ class Command:
 
 _DOCTOR, _TASKS = "doctor.arguments", "qualify.arguments"
 _EVALUATION, _REPLAY = "evaluation.arguments", "replay"
-_PROBE = (
-    "probe a Tinker API with a temporary adapter",
-    f"{_DOCTOR}:ServerArgs",
-    "doctor.servers:probe",
-)
 _LOG_LEVELS = {"doctor": logging.CRITICAL, "tasks": logging.ERROR}
 TABLE: dict[str, Command] = {
     "train": Command(
@@ -70,8 +65,10 @@ TABLE: dict[str, Command] = {
     "serve": Command(
         "checkpoint=RUN[@STEP] field=value ...", "answer OpenAI's and Anthropic's APIs with a trained policy",
         "serve.arguments:ServeArgs", "serve.serve:serve"),
-    "doctor": Command("field=value ...", *_PROBE),
-    "doctor server": Command("[URL] field=value ...", *_PROBE, ("url",)),
+    "doctor": (probe := Command(
+        "field=value ...", "probe a Tinker API with a temporary adapter",
+        f"{_DOCTOR}:ServerArgs", "doctor.servers:probe")),
+    "doctor server": replace(probe, usage="[URL] field=value ...", words=("url",)),
     "doctor parity": Command(
         "A=URL B=URL ...", "compare how two servers train and sample; exit 1 if they differ",
         f"{_DOCTOR}:ParityArgs", "doctor.servers:parity"),

@@ -35,7 +35,7 @@ def give_json(text: str, where: str | None) -> bool:
 
 
 def wide_console(least: int = 120) -> "Console":
-    """A console as wide as the terminal; without a terminal at least `least` columns wide."""
+    """Return a console as wide as the terminal; without a terminal at least `least` columns wide."""
     from rich.console import Console
 
     console = Console(highlight=False, emoji=False, markup=False)  # names and texts of users may have brackets
@@ -45,7 +45,7 @@ def wide_console(least: int = 120) -> "Console":
 
 
 def field_groups(kind: type) -> dict[str, list[str]]:
-    """Names of fields by the comment `# -- group` above them, those of its bases first."""
+    """Return names of fields by the comment `# -- group` above them, those of its bases first."""
     groups: dict[str, list[str]] = {}
     known = settings(kind)
     for base in reversed(kind.__mro__[:-1]):
@@ -59,7 +59,7 @@ def field_groups(kind: type) -> dict[str, list[str]]:
 
 
 def fields_help(kind: type) -> str:
-    """Every field with its default and meaning, by group."""
+    """Return every field with its default and meaning, by group."""
     width = min(shutil.get_terminal_size().columns, 120)
     known, lines = settings(kind), []
     for group, names in field_groups(kind).items():

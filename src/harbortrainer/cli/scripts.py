@@ -16,7 +16,7 @@ SPOKEN = "HARBORTRAINER_SPOKEN"  # variable: a program of sed that says a script
 
 
 def root() -> Path:
-    """The folder of scripts, server, models, data sets and pages. Raises UserError."""
+    """Return the folder of scripts, server, models, data sets and pages. Raises UserError."""
     checkout = Path(__file__).parents[3]
     if (checkout / ROOT_FILE).is_file():
         return checkout
@@ -27,7 +27,7 @@ def root() -> Path:
 
 
 def find_script(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """The name in SCRIPTS with which a command begins, and its other words; None = it is no script."""
+    """Return the name in SCRIPTS with which a command begins, and its other words; None = it is no script."""
     for count in (2, 1):
         if (name := " ".join(words[:count])) in SCRIPTS:
             return name, list(words[count:])
@@ -68,7 +68,7 @@ def _absolute(word: str) -> str:
 
 
 def page(name: str) -> str:
-    """The text of a page of the documentation. Raises UserError."""
+    """Return the text of a page of the documentation. Raises UserError."""
     pages = {file.stem: file for file in sorted((root() / "docs").glob("*.md"))}
     if name not in pages:
         raise UserError(f"{name or 'give a page'}: one of {', '.join(pages)}")

@@ -25,7 +25,7 @@ _FIXED = {"agent_kwargs"}
 
 
 def secret_problems(config: RunSettings) -> Iterator[str]:
-    """A line for each setting that surely holds a secret, which is not shown."""
+    """Yield a line for each setting that surely holds a secret, which is not shown."""
     for name, place in _URLS.items():
         url = getattr(config, name, None)
         if url is not None and (found := _in_url(url)):

@@ -33,7 +33,7 @@ Ping = Callable[[], str | None]
 
 
 def engine(timeout_sec: int = REQUEST_TIMEOUT_SEC) -> docker.APIClient:
-    """The client for the daemon that DOCKER_HOST names now, which waits so long for an answer.
+    """Return the client for the daemon that DOCKER_HOST names now, which waits so long for an answer.
 
     Raises docker.errors.DockerException without a daemon.
     """
@@ -64,7 +64,7 @@ async def call[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwar
 
 
 async def call_removal[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """As `call`, in the few threads kept for removals."""
+    """Call as `call` does, in the few threads kept for removals."""
     return await _in_thread(_REMOVALS, functools.partial(function, *args, **kwargs))
 
 
@@ -80,7 +80,7 @@ async def _in_thread[R](threads: ThreadPoolExecutor, work: Callable[[], R]) -> R
 
 
 async def shared[T](running: dict[str, asyncio.Task[T]], key: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Result of `work`, which runs once for all who ask for `key` meanwhile; cancelling one leaves it running."""
+    """Give result of `work`, which runs once for all who ask for `key` meanwhile; cancelling one leaves it running."""
     task = running.get(key)
     if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
         running[key] = task = asyncio.create_task(work())
@@ -88,7 +88,7 @@ async def shared[T](running: dict[str, asyncio.Task[T]], key: str, work: Callabl
 
 
 def first_process(inspected: Mapping[str, Any]) -> int:
-    """A container's, as this machine numbers it. Raises OSError where the daemon's processes are elsewhere."""
+    """Return a container's, as this machine numbers it. Raises OSError where the daemon's processes are elsewhere."""
     pid = inspected["State"]["Pid"]
     # of the container, or of the one whose network it shares; its own ID may be in no mount (cgroup version 2)
     mounted = Path(inspected["HostnamePath"]).parent.name
@@ -98,7 +98,7 @@ def first_process(inspected: Mapping[str, Any]) -> int:
 
 
 def is_elsewhere(container: str, error: OSError) -> bool:
-    """Whether `error` means that the daemon's processes are on another machine, not that this container ended."""
+    """Give whether `error` means that the daemon's processes are on another machine, not that this container ended."""
     if not isinstance(error, FileNotFoundError | PermissionError):
         return False
     try:
@@ -108,7 +108,7 @@ def is_elsewhere(container: str, error: OSError) -> bool:
 
 
 def ping_docker() -> str | None:
-    """Why the daemon does not answer; None = it does. Blocking, within PING_SEC."""
+    """Return why the daemon does not answer; None = it does. Blocking, within PING_SEC."""
     try:
         client = engine()
         client.get(f"{client.base_url}/_ping", timeout=PING_SEC).raise_for_status()

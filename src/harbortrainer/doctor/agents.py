@@ -9,13 +9,14 @@ from harbortrainer.docker.box.one_off import start_problem
 from harbortrainer.docker.checks.preflight import task_needs
 from harbortrainer.docker.images.inventory import image_ids
 from harbortrainer.errors import UserError
+from harbortrainer.learning.agents import by_agent
 from harbortrainer.plugins import known
 from harbortrainer.run.agent_pack import packed_version
 from harbortrainer.venues.harbor.program import MOUNT, TERMINUS, check_agent, mounts, named, program_of
 
 
 def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
-    """Lines on the agents; the run's agent is started in the images of these tasks. Blocking.
+    """Return lines on the agents; the run's agent is started in the images of these tasks. Blocking.
 
     Raises UserError: the agent cannot run, or does not start. docker.errors.DockerException.
     """
@@ -25,9 +26,7 @@ def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
     if config.agents_dir is not None:
         lines.append(f"packed in {config.agents_dir}: {', '.join(_packed(config.agents_dir)) or 'none'}")
     check_agent(config)
-    if program_of(config) is not None:
-        lines.append(_started(config, tasks))
-    return lines
+    return [*lines, *(_started(one, tasks) for one in by_agent(config) if program_of(one) is not None)]
 
 
 def _packed(agents_dir: str) -> list[str]:

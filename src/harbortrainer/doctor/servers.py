@@ -44,8 +44,9 @@ async def probe(args: ServerArgs) -> int:
 
 
 async def parity(args: ParityArgs) -> int:
-    async with _opened(_config(args.A, args.model_name)) as a, _opened(_config(args.B, args.model_name)) as b:
-        report = await compare(ProbeSession(*a), ProbeSession(*b), args.steps)
+    one, other = _config(args.A, args.model_name), _config(args.B, args.model_name)
+    async with _opened(one) as (a, model_a), _opened(other) as (b, model_b):
+        report = await compare(ProbeSession(a, model_a), ProbeSession(b, model_b), args.steps)
     _give(report, args.json)
     return 0 if report.equal else 1
 

@@ -42,7 +42,7 @@ def require_writable(folder: Path) -> None:
 
 
 def disk_fault(number: int, path: Path) -> DiskFault:
-    """The error: path, reason, fix, and the command that continues the run."""
+    """Return the error: path, reason, fix, and the command that continues the run."""
     run = next((folder for folder in path.absolute().parents if (folder / JOURNAL).exists()), None)
     if number in (errno.ENOSPC, errno.EDQUOT):
         fix = "make room on that disk"

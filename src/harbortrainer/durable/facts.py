@@ -26,7 +26,7 @@ def fact(task: Path, name: str, find: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def unchanging() -> Iterator[None]:
-    """Within the block, of a command that only reads tasks, their stats are taken once."""
+    """Take the stats of tasks once within the block, of a command that only reads them."""
     _stamps.append({})
     try:
         yield

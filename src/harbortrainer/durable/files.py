@@ -20,7 +20,7 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that replaces `path`, fsynced with its folder, when the block succeeds. Raises DiskFault."""
+    """Yield a file that replaces `path`, fsynced with its folder, when the block succeeds. Raises DiskFault."""
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}")  # no other thread or process has it
     with disk_errors(path):
         try:
@@ -54,7 +54,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:
-    """The object in a file of a run. Raises UserError when it is damaged: no JSON, another value, or without `keys`."""
+    """Get object in a file of a run. Raises UserError when it is damaged: no JSON, another value, or without `keys`."""
     value = read_value(path)
     if not isinstance(value, dict):
         raise damaged(path, "it holds no object")
@@ -64,7 +64,7 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
 
 
 def read_value(path: Path) -> Any:
-    """The value in a JSON file of a run. Raises UserError when it is damaged."""
+    """Return the value in a JSON file of a run. Raises UserError when it is damaged."""
     try:
         return json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
@@ -72,7 +72,7 @@ def read_value(path: Path) -> Any:
 
 
 def damaged(path: Path, why: str) -> UserError:
-    """A file of a run that cannot be used."""
+    """Return a file of a run that cannot be used."""
     return UserError(f"resume={path.parent}: {path.name} is damaged ({why}); restore it or start a new run")
 
 
@@ -82,6 +82,6 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def cache_folder(part: str) -> Path:
-    """The cache folder of one part of the program; it may not exist yet."""
+    """Return the cache folder of one part of the program; it may not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "harbortrainer" / part

@@ -35,7 +35,7 @@ def append_line(path: Path, record: dict[str, Any], *, durable: bool = True, che
 
 
 def read_lines(path: Path, *, checked: bool = False) -> list[dict[str, Any]]:
-    """All records, without checksums and without a torn last line. `checked`: each must have a checksum.
+    """Return all records, without checksums and without a torn last line. `checked`: each must have a checksum.
 
     Raises UserError, which names the line, for any other damaged one.
     """

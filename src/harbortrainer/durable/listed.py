@@ -23,7 +23,7 @@ class Listed:
 
 
 def read_list(file: Path) -> list[Listed]:
-    """The lines of a list; [] = there is no such file. DIGEST may be `-`; NAME is quoted."""
+    """Return the lines of a list; [] = there is no such file. DIGEST may be `-`; NAME is quoted."""
     if not file.is_file():
         return []
     lines = [
@@ -46,7 +46,7 @@ def write_list(file: Path, head: str, listed: Sequence[Listed]) -> None:
 
 
 def quoted(text: str) -> str:
-    """With white space, #, %, control characters and undecodable bytes percent-encoded."""
+    """Return the text with white space, #, %, control characters and undecodable bytes percent-encoded."""
     return _ODD.sub(lambda odd: quote(odd[0], errors="surrogateescape"), text)
 
 
@@ -55,7 +55,7 @@ def unquoted(text: str) -> str:
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 over the names, modes and contents of a folder's files."""
+    """Return SHA-256 over the names, modes and contents of a folder's files."""
     total = hashlib.sha256()
     for name in names_below(folder):
         file = f"{folder}/{name}"

@@ -12,12 +12,12 @@ _client_cpu: list[float] = [0.0]
 
 
 def this_process() -> dict[str, str]:
-    """The marks of this process."""
+    """Return the marks of this process."""
     return {HOST: _host(), PID: f"{os.getpid()}:{started(os.getpid())}"}
 
 
 def lives(marks: Mapping[str, str]) -> bool | None:
-    """Whether the marked process lives; None = unknown, on another host or in another PID namespace."""
+    """Return whether the marked process lives; None = unknown, on another host or in another PID namespace."""
     pid, _, since = marks.get(PID, "").partition(":")
     if marks.get(HOST) != _host() or not pid.isdigit():
         return None
@@ -57,5 +57,5 @@ def note_client_cpu(seconds: float) -> None:
 
 
 def client_cpu_seconds() -> float:
-    """What was counted so far in this process."""
+    """Return what was counted so far in this process."""
     return _client_cpu[0]

@@ -115,7 +115,7 @@ def check(args: EvalArgs) -> None:
 
 
 def trainer_config(args: EvalArgs, model_name: str) -> Config:
-    """The Config that the shared parts read; its learning settings have no effect in an evaluation."""
+    """Return the Config that the shared parts read; its learning settings have no effect in an evaluation."""
     shared = {name: getattr(args, name) for name in settings(TrialSettings)}
     own = {"model_name": model_name, "seed": args.seed, "temperature": args.temperature or 1.0}
     return Config(**shared | own)
@@ -153,7 +153,7 @@ def _saved(out: str | None) -> Mapping[str, Any]:
 
 
 def parse_measure(argv: Sequence[str]) -> EvalArgs:
-    """The arguments of the evaluation behind out=FILE.json: it is in the folder FILE. Raises UserError."""
+    """Return the arguments of the evaluation behind out=FILE.json: it is in the folder FILE. Raises UserError."""
     file = given(argv, "out")
     if file is None or not file.endswith(ENDING):
         raise UserError(f"out={file}: give the file to write, out=FILE{ENDING}; its evaluation goes to the folder FILE")

@@ -30,7 +30,7 @@ class _Typed:
 
 
 def load_solutions(tasks: Sequence[Task], config: Config, template: ChatTemplate) -> tuple[Solutions, list[str]]:
-    """The solutions of all tasks, and notes for the user. Raises UserError: each kind of problem in one line."""
+    """Return the solutions of all tasks, and notes for the user. Raises UserError: each kind of problem in one line."""
     if config.agent != "terminus-2":
         raise UserError(f"agent={config.agent}: the oracle types as agent=terminus-2 does; leave agent out")
     typed = {task: _typed(scripts, config, template) for task in tasks if (scripts := find_scripts(folder_of(task)))}
@@ -39,7 +39,7 @@ def load_solutions(tasks: Sequence[Task], config: Config, template: ChatTemplate
 
 
 def find_scripts(task: Path) -> list[str]:
-    """The task's solution, one for each step of a task with steps; [] = one is missing, or is not for a shell."""
+    """Give the task's solution, one for each step of a task with steps; [] = one is missing, or is not for a shell."""
     whole = task / FOLDER / SCRIPT
     own = [task / "steps" / str(step["name"]) / FOLDER / SCRIPT for step in read_settings(task).get("steps", ())]
     files = [file if file.parent.is_dir() else whole for file in own] or [whole]

@@ -62,7 +62,7 @@ def find_subject(field: str, value: str | None) -> Subject:
 
 
 def common_model(subjects: list[Subject], model_name: str | None) -> str:
-    """The base model that all subjects share. Raises UserError when none is known, or several are."""
+    """Return the base model that all subjects share. Raises UserError when none is known, or several are."""
     names = {subject.model_name for subject in subjects} - {None} | ({model_name} if model_name else set())
     if len(names) != 1:
         found = ", ".join(sorted(map(str, names))) or "none is known"
@@ -91,15 +91,15 @@ def refuse_elsewhere(subject: Subject, backend: str) -> None:
 
 
 def from_json(saved: dict[str, Any]) -> Subject:
-    """A subject from its `asdict`."""
+    """Return a subject from its `asdict`."""
     renderer = Renderer(**saved["renderer"]) if saved["renderer"] else None
-    known = (saved["name"], saved["model_name"], saved["path"], saved["run"])
-    return Subject(*known, renderer, saved.get("endpoint"))
+    run, endpoint = saved["run"], saved.get("endpoint")
+    return Subject(saved["name"], saved["model_name"], saved["path"], run, renderer, endpoint)
 
 
 @contextlib.asynccontextmanager
 async def sampled(subject: Subject, backend: Backend, config: Config) -> AsyncIterator[Published]:
-    """A sampler of the policy, freed on the server when the block ends.
+    """Yield a sampler of the policy, freed on the server when the block ends.
 
     A training state is restored into a new adapter and published from there; weights saved for sampling are sampled
     directly. Raises UserError, WeightsGone when the server does not have them, BackendError.

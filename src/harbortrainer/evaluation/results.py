@@ -32,7 +32,7 @@ class TaskResult:
 
 
 def task_results(tasks_P: Sequence[Task], groups_P: Sequence[TrajectoryGroup]) -> list[TaskResult]:
-    """One result a task, in order."""
+    """Return one result a task, in order."""
     return [
         TaskResult(
             task,
@@ -47,7 +47,7 @@ def task_results(tasks_P: Sequence[Task], groups_P: Sequence[TrajectoryGroup]) -
 def report_json(
     args: EvalArgs, model_name: str, subjects: Sequence[Subject], found: Sequence[Sequence[TaskResult]]
 ) -> Value:
-    """All numbers as JSON values, without times: the same trials give the same text."""
+    """Return all numbers as JSON values, without times: the same trials give the same text."""
     policies = zip(subjects, found, strict=True)
     return {
         "model_name": model_name,

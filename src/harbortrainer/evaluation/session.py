@@ -1,9 +1,8 @@
 """One evaluation, from checked arguments to evaluation.json: plans it, wires the parts, runs the trials."""
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import chz
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.terms import agree
-from harbortrainer.backend.users import opened_users
 from harbortrainer.commands import PLAN_FILE
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
@@ -28,25 +26,23 @@ from harbortrainer.other_models.remote_policy import RemotePolicy, Spent, until_
 from harbortrainer.other_models.users import as_trained, refuse_unused
 from harbortrainer.plugins import Brought, check_same
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.solution import Solutions
-from harbortrainer.rollout.concurrency import level_of
-from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.rollout.venue import agents_at_once, check_venues, venues_of
+from harbortrainer.rollout.venue import checked_venues
 from harbortrainer.run.config_changes import last_values
 from harbortrainer.run.conversations import Conversations
-from harbortrainer.run.directory import RunDirectory, held, new_run_directory, run_ids
+from harbortrainer.run.directory import RunDirectory, held, new_run_directory
 from harbortrainer.run.earlier_settings import current
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
-from harbortrainer.stopping import run_until
+from harbortrainer.stopping import Stop, run_until
 from harbortrainer.tasks.close import close_note
 from harbortrainer.tasks.sources import SOURCES_FILE, Source, find_sources, load_sources, sources_record, tasks_of
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.brought import KEY, brought
 from harbortrainer.training.outside import Outside
+from harbortrainer.training.wiring import Wiring, wired
 from harbortrainer.watch.display import Display
 
 RESULT = "evaluation.json"
@@ -83,23 +79,19 @@ async def evaluated(args: EvalArgs, outside: Outside | None = None) -> tuple[int
     """Run an evaluation. Exit status and directory. Raises UserError for what the user can mend."""
     display, outside = Display(), outside or Outside()
     plan = make_plan(args)
-    config, venues = plan.config, venues_of(plan.tasks, outside.venues)
+    config = plan.config
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
-    notes, most_agents = await asyncio.to_thread(agents_at_once, venues, plan.tasks, config)
-    notes += await asyncio.to_thread(check_venues, venues, plan.tasks, config, template, most_agents)
+    notes, most_agents = await asyncio.to_thread(checked_venues, plan.tasks, config, template, outside.venues)
     for note in (*plan.near, *notes):
         display.say(note)
     for subject in plan.subjects:
         policies.check_renderer(subject, template.renderer)
     solutions = await asyncio.to_thread(_solutions, plan, template, display)
-    async with _server(plan, outside, display) as backend:
+    async with wired(config, template, agree if plan.needs_server else None, outside, display, Stop()) as wiring:
         run = _directory(plan)
         with held(run):
-            _announce(plan, run, backend, display)
-            level = level_of(config, most_agents)
-            found = await _run(
-                plan, run, backend, solutions, template=template, outside=outside, display=display, level=level
-            )
+            _announce(plan, run, wiring.backend, display)
+            found = await _run(plan, run, solutions, wiring, most_agents)
     value = results.report_json(args, config.model_name, plan.subjects, found)
     write_json(run.path / RESULT, value)
     results.show(value)
@@ -108,7 +100,7 @@ async def evaluated(args: EvalArgs, outside: Outside | None = None) -> tuple[int
 
 
 def _solutions(plan: EvalPlan, template: ChatTemplate, display: Display) -> Solutions:
-    """Those of all tasks where a policy is the oracle, else none. Raises UserError."""
+    """The solutions of all tasks where a policy is the oracle, else none. Raises UserError."""
     if not any(subject.is_oracle for subject in plan.subjects):
         return Solutions({})
     solutions, notes = load_solutions(plan.tasks, plan.config, template)
@@ -117,19 +109,8 @@ def _solutions(plan: EvalPlan, template: ChatTemplate, display: Display) -> Solu
     return solutions
 
 
-@contextlib.asynccontextmanager
-async def _server(plan: EvalPlan, outside: Outside, display: Display) -> AsyncIterator[Backend | None]:
-    """None = no policy needs one. Raises UserError."""
-    if not plan.needs_server:
-        yield None
-        return
-    async with outside.connected(plan.config, display) as backend:
-        agree(plan.config, backend.kind, backend.contract, backend.max_context)
-        yield backend
-
-
 def make_plan(args: EvalArgs) -> EvalPlan:
-    """The plan of a new evaluation, or of the one in `out` as it was started. Raises UserError."""
+    """Return the plan of a new evaluation, or of the one in `out` as it was started. Raises UserError."""
     sources = find_sources(args.tasks_dir)
     tasks = load_sources(sources, args.tasks_include, args.tasks_exclude)
     file = Path(args.out).expanduser() / PLAN_FILE if args.out else None
@@ -248,38 +229,20 @@ def _announce(plan: EvalPlan, run: RunDirectory, backend: Backend | None, displa
 
 
 async def _run(
-    plan: EvalPlan,
-    run: RunDirectory,
-    backend: Backend | None,
-    solutions: Solutions,
-    template: ChatTemplate,
-    outside: Outside,
-    display: Display,
-    level: Level | None,
+    plan: EvalPlan, run: RunDirectory, solutions: Solutions, wiring: Wiring[Config], most_agents: int
 ) -> list[list[results.TaskResult]]:
     """Results of each policy, in order."""
-    config, ledger, run_id = plan.config, Ledger(run.ledger), run_ids(run).run_id
+    ledger, display, template = Ledger(run.ledger), wiring.display, wiring.template
     if plan.args.retry_ungraded:  # trials of quarantined tasks too: faults have left them ungraded
         ledger.quarantined.clear()
-    powers = backend is not None and backend.kind.answers_of_powers
-    silences = backend.silences if backend is not None else None
-    sampler = PolicySampler(powers_of_two=powers, silences=silences)
     found: list[list[results.TaskResult]] = []
     done = False
     with display:
         display.keep_log(run)
         try:
-            async with contextlib.AsyncExitStack() as stack:
-                opened = opened_users(config, backend, sampler, template, outside.open_endpoint)
-                users = await stack.enter_async_context(opened)
-                rollouts = Rollouts(
-                    config, sampler, template, run_id, ledger, level=level, observer=display.watcher,
-                    venues=outside.venues, users=users,
-                )  # fmt: skip
-                await stack.enter_async_context(rollouts.opened(plan.tasks, display.say))
-                runner = Runner(
-                    plan, backend, solutions, sampler, rollouts=rollouts, run=run, display=display, template=template
-                )
+            rollouts = wiring.rollouts(run, ledger, most_agents)
+            async with rollouts.opened(plan.tasks, display.say):
+                runner = Runner(plan, solutions, rollouts, run, wiring)
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)
                     found.append(results.task_results(plan.tasks, groups_P))
@@ -307,38 +270,35 @@ class Runner:
     """Runs the trials of each policy."""
 
     plan: EvalPlan
-    backend: Backend | None  # None = no policy needs one
     solutions: Solutions
-    sampler: PolicySampler
     rollouts: Rollouts
     run: RunDirectory
-    display: Display
-    template: ChatTemplate
+    wiring: Wiring[Config]
 
     async def groups(self, number: int) -> list[TrajectoryGroup]:
         """`trials` of each task by the policy with this number. Raises BackendError, EnvironmentFault, DiskFault."""
         subject = self.plan.subjects[number]
         if subject.endpoint is not None:
             return await self._with_endpoint(number, subject.endpoint)
-        if self.backend is not None and not subject.is_oracle:
-            return await self._with_server(number, self.backend)
-        self.sampler.publish_solutions(self.solutions, number)
+        if self.wiring.backend is not None and not subject.is_oracle:
+            return await self._with_server(number, self.wiring.backend)
+        self.wiring.sampler.publish_solutions(self.solutions, number)
         return await self._sample(number, self._done(number))
 
     async def _with_endpoint(self, number: int, about: dict[str, Any]) -> list[TrajectoryGroup]:
         """The same, until a cap on spending. Raises UserError then."""
         policy = policy_of(f"policy={self.plan.subjects[number].name}", about)
         spent = Spent(self.run.path / f"requests_{number}.jsonl", policy.usd_per_million)
-        remote, args = RemotePolicy(policy, self.template, spent), self.plan.args
+        remote, args = RemotePolicy(policy, self.wiring.template, spent), self.plan.args
         try:
             await remote.check()
-            self.sampler.publish_speaking(remote, number)
+            self.wiring.sampler.publish_speaking(remote, number)
             capped = until_spent(spent, args.max_usd, args.max_tokens_total, self.run.resume)
             return await run_until(self._sample(number, self._done(number)), capped)
         finally:
-            await self.sampler.abandon()
+            await self.wiring.sampler.abandon()
             await remote.aclose()
-            self.display.say(f"{policy.place.url}: {spent}")
+            self.wiring.display.say(f"{policy.place.url}: {spent}")
 
     async def _with_server(self, number: int, backend: Backend) -> list[TrajectoryGroup]:
         """The same, and again those trials that a lost server interrupts."""
@@ -351,16 +311,16 @@ class Runner:
                 return await self._sample(number, done)
             try:
                 async with sampled(subject, backend, self.plan.config) as client:
-                    self.sampler.publish(client, number)
+                    self.wiring.sampler.publish(client, number)
                     ends = client.forgotten("sampling"), backend.silent("sampling")
                     try:
                         return await run_until(self._sample(number, done), *ends)
                     finally:
-                        await self.sampler.abandon()
+                        await self.wiring.sampler.abandon()
             except ServerLost as error:
                 if losses >= MAX_LOSSES:
                     raise
-                self.display.say(f"{error}; the remaining trials run as soon as the server answers")
+                self.wiring.display.say(f"{error}; the remaining trials run as soon as the server answers")
                 await backend.until_answering(self.plan.config.outage_limit_sec)
                 await backend.reopen()
 
@@ -372,7 +332,7 @@ class Runner:
 
     async def _sample(self, number: int, done: Mapping[str, Trajectory]) -> list[TrajectoryGroup]:
         folder, tasks, trials = self.run.trajectories(KIND, number), self.plan.tasks, self.plan.args.trials
-        with self.display.trials(self.plan.subjects[number].name, len(tasks) * trials) as show:
+        with self.wiring.display.trials(self.plan.subjects[number].name, len(tasks) * trials) as show:
 
             def finished(trajectory: Trajectory) -> None:
                 write_trajectory(folder, trajectory)

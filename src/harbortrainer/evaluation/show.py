@@ -24,7 +24,7 @@ STYLES |= {"tool": "dim", "the user's tool": "dim", "history": "yellow"}
 
 
 async def show(args: ShowArgs) -> int:
-    """A table of trials, or one conversation. Raises UserError."""
+    """Return a table of trials, or one conversation. Raises UserError."""
     run, console = open_run_directory(args.dir, field=""), wide_console()
     files = [file for folder in _batches(run) for file in sorted(folder.glob("*.npz"))]
     if not files:

@@ -16,7 +16,7 @@ from harbortrainer.stats import known, mean
 
 
 def group_advantages(rewards_G: Sequence[float], *, baseline: str = "mean", by_std: bool = False) -> list[float]:
-    """Advantage of each member of one group; zeros for a constant group, a group of one and the baseline none.
+    """Return advantage of each member of one group; zeros for a constant group, a group of one and the baseline none.
 
     mean:           A_i = r_i - mean(r)              (Dr. GRPO, arXiv 2503.20783)
     leave_one_out:  A_i = r_i - mean(r without r_i)  (RLOO, arXiv 2402.14740)
@@ -33,7 +33,7 @@ def group_advantages(rewards_G: Sequence[float], *, baseline: str = "mean", by_s
 
 
 def has_signal(group: TrajectoryGroup, config: Config) -> bool:
-    """Whether the rewards of the trials that are trained on differ, with what a judge adds to them."""
+    """Return whether the rewards of the trials that are trained on differ, with what a judge adds to them."""
     treated = _shaped(outcome_policy(config.outcome_policy).treat(group), config)
     if len(treated.trajectories_G) < 2 or not config.own_advantage:
         return len(treated.trajectories_G) > 1 and not treated.constant
@@ -45,7 +45,9 @@ TOO_SMALL, CONSTANT, NO_SIGNAL = "group too small", "constant group removed", "n
 
 @dataclass(frozen=True, slots=True)
 class TrainingBatch:
-    """`advantages` and `rewards` (those of training): of every graded trial that is not masked, by trial name."""
+    """A batch. `advantages` and `rewards` (those of training): of every graded trial that is not masked, by trial
+    name.
+    """
 
     sequences_D: tuple[TrainingSequence, ...]  # empty when no group carries any signal
     advantages: dict[str, float]
@@ -61,7 +63,7 @@ class TrainingBatch:
 
 
 def assemble(groups_P: Sequence[TrajectoryGroup], config: Config) -> TrainingBatch:
-    """Advantages of every group, and sequences of those that are trained on.
+    """Return advantages of every group, and sequences of those that are trained on.
 
     Of turns with advantages of their own, `advantages` has the mean.
 

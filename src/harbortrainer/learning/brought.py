@@ -17,7 +17,7 @@ FIELDS = ("advantage", "reward", "loss")  # settings that name one
 
 
 def function(field: str, text: str) -> Brought:
-    """The function that a setting names. Raises UserError for one that cannot be found or called."""
+    """Return the function that a setting names. Raises UserError for one that cannot be found or called."""
     if field == "loss" and importlib.util.find_spec("torch") is None:
         raise UserError(f"loss={text}: torch, which differentiates it, is not installed; install 'harbortrainer[loss]'")
     found = bring(field, text)
@@ -27,13 +27,13 @@ def function(field: str, text: str) -> Brought:
 
 
 def functions(config: Config) -> dict[str, Brought]:
-    """The functions that the settings name, by field. Raises UserError."""
+    """Return the functions that the settings name, by field. Raises UserError."""
     named = {field: getattr(config, field) for field in FIELDS if field != "advantage" or config.own_advantage}
     return {field: function(field, text) for field, text in named.items() if text is not None}
 
 
 def advantages_of(brought: Brought, group: TrajectoryGroup) -> list[np.ndarray]:
-    """The function's answer for (rewards, trajectories): for each trajectory an array of one number, or of one a turn.
+    """Get function's answer for (rewards, trajectories): for each trajectory an array of one number, or of one a turn.
 
     Raises UserError for another form, or numbers that are not finite.
     """
@@ -53,7 +53,7 @@ def advantages_of(brought: Brought, group: TrajectoryGroup) -> list[np.ndarray]:
 
 
 def with_reward(brought: Brought, trajectory: Trajectory) -> Trajectory:
-    """A graded trajectory with what the function adds to its reward. Raises UserError for no finite number."""
+    """Return a graded trajectory with what the function adds to its reward. Raises UserError for no finite number."""
     answer = brought.value(trajectory)
     if isinstance(answer, bool | int | float | np.number) and math.isfinite(answer):
         return replace(trajectory, shaping=trajectory.shaping | {REWARD: float(answer)})

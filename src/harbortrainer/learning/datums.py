@@ -33,7 +33,7 @@ class TrainingSequence:
 def training_sequences(
     trajectory: Trajectory, advantage: float | np.ndarray, *, observed: bool = False, acts: bool = True
 ) -> list[TrainingSequence]:
-    """One sequence for each segment with sampled tokens but the side segments.
+    """Return one sequence for each segment with sampled tokens but the side segments.
 
     `advantage`: the trajectory's, or an array of its turns'. `observed`: what the environment answered is a target too,
     each token with weight 1.
@@ -56,16 +56,17 @@ def training_sequences(
             of_tokens += [0.0] * len(new) + [own] * len(sampled)
             roles += (turn.roles_T or bytes(len(new))) + bytes(len(sampled))
         if any(mask):
-            mask_T = np.array(mask, np.bool_)
-            floats = (np.array(logprobs, np.float32), np.array(of_tokens, np.float32))
-            arrays = (np.array(tokens, np.int32), mask_T, *floats)
             targets = (np.frombuffer(roles, np.uint8) == Role.ENVIRONMENT).astype(np.float32) if observed else None
-            sequences.append(TrainingSequence(trajectory.trial_name, *arrays, targets, acts))
+            sequence = TrainingSequence(
+                trajectory.trial_name, np.array(tokens, np.int32), np.array(mask, np.bool_),
+                np.array(logprobs, np.float32), np.array(of_tokens, np.float32), observed_T=targets, acts=acts,
+            )  # fmt: skip
+            sequences.append(sequence)
     return sequences
 
 
 def digest(sequences_D: Sequence[TrainingSequence]) -> str:
-    """Shortened SHA-256 of the datums in order: names, ids, masks, logprobs, advantages, observations as targets."""
+    """Get a short SHA-256 of the datums in order: names, ids, masks, logprobs, advantages, observed targets."""
     sha = hashlib.sha256()
     for sequence in sequences_D:
         sha.update(f"{sequence.trial_name} {len(sequence.tokens_T)}\n".encode())
@@ -77,7 +78,7 @@ def digest(sequences_D: Sequence[TrainingSequence]) -> str:
 
 
 def count_tokens(sequences_D: Sequence[TrainingSequence]) -> Counter[str]:
-    """Tokens by trial, prompts included, in order."""
+    """Return tokens by trial, prompts included, in order."""
     tokens: Counter[str] = Counter()
     for sequence in sequences_D:
         tokens[sequence.trial_name] += len(sequence.tokens_T)
@@ -85,7 +86,7 @@ def count_tokens(sequences_D: Sequence[TrainingSequence]) -> Counter[str]:
 
 
 def sequence_metrics(sequences_D: Sequence[TrainingSequence], unique_tokens: int) -> dict[str, float]:
-    """Token overhead of the batch; `unique_tokens`: of the trained trajectories, each counted once."""
+    """Return token overhead of the batch; `unique_tokens`: of the trained trajectories, each counted once."""
     sent = sum(len(s.tokens_T) for s in sequences_D)
     acting = sum(int(s.mask_T.sum()) for s in sequences_D)
     trials = len({s.trial_name for s in sequences_D})
@@ -109,7 +110,7 @@ def apply_kl_penalty(
     *,
     centred: bool = True,
 ) -> tuple[list[TrainingSequence], float]:
-    """A_t += coefficient * (baseline - d_t) on sampled tokens, d_t = log pi(t) - log reference(t).
+    """Return A_t += coefficient * (baseline - d_t) on sampled tokens, d_t = log pi(t) - log reference(t).
 
     The baseline is mean(d) over the batch if `centred`, as in the Tinker cookbook's penalty beside rewards, else 0, as
     in its on-policy distillation (https://thinkingmachines.ai/blog/on-policy-distillation): each token answers for its
@@ -129,7 +130,7 @@ def apply_kl_penalty(
 
 
 def mean_log_ratio(sequences_D: Sequence[TrainingSequence], reference_D: Sequence[np.ndarray]) -> float:
-    """Mean of log pi - log reference over sampled tokens, in nats a token; 0 without any.
+    """Return the mean of log pi - log reference over sampled tokens, in nats a token; 0 without any.
 
     The log-ratio of a token that pi sampled is an unbiased estimate of KL(pi || reference) there (k1,
     http://joschu.net/blog/kl-approx.html).
@@ -145,7 +146,7 @@ def _log_ratios(sequences_D: Sequence[TrainingSequence], reference_D: Sequence[n
 def trainer_log_ratios(
     sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """log p(trainer) - log p(sampler) in nats of each trial's sampled tokens, segment after segment.
+    """Return log p(trainer) - log p(sampler) in nats of each trial's sampled tokens, segment after segment.
 
     `trained_D`: the trainer's N natural logs of each sequence.
     """
@@ -156,7 +157,7 @@ def trainer_log_ratios(
 
 
 def some_sequences(sequences_D: Sequence[TrainingSequence], most: int, seed: int, step: int) -> list[TrainingSequence]:
-    """At most `most` of them in their order, drawn by seed and step."""
+    """Return at most `most` of them in their order, drawn by seed and step."""
     rng = np.random.default_rng([seed, step])
     chosen = rng.choice(len(sequences_D), size=min(most, len(sequences_D)), replace=False)
     return [sequences_D[index] for index in sorted(chosen)]

@@ -20,19 +20,19 @@ REAL = frozenset({Outcome.VERIFIER_ERROR, Outcome.UNASKED})
 
 
 def observing(trajectory: Trajectory) -> list[TrainingSequence]:
-    """Sequences of a trial without an advantage, of which only the observations teach; [] without any."""
+    """Return sequences of a trial without an advantage, of which only the observations teach; [] without any."""
     sequences = training_sequences(trajectory, 0.0, observed=True, acts=False)
     return [one for one in sequences if one.observed_T is not None and one.observed_T.any()]
 
 
 def only_observing(groups_P: Sequence[TrajectoryGroup], acting: set[str]) -> list[TrainingSequence]:
-    """Those of all trials but the `acting` ones: graded, or lost with a conversation that is REAL."""
+    """Return those of all trials but the `acting` ones: graded, or lost with a conversation that is REAL."""
     trials = [t for g in groups_P for t in (*g.trajectories_G, *(one for one in g.lost if one.outcome in REAL))]
     return [sequence for t in trials if t.trial_name not in acting for sequence in observing(t)]
 
 
 def weighed(sequences_D: Sequence[TrainingSequence], coefficient: float) -> list[TrainingSequence]:
-    """The sequences of one optimizer step with `coefficient` / (trials with observations * tokens of the trial's)."""
+    """Get sequences of one optimizer step with `coefficient` / (trials with observations * tokens of the trial's)."""
     tokens: Counter[str] = Counter()
     for sequence in sequences_D:
         if sequence.observed_T is not None and (count := int(np.count_nonzero(sequence.observed_T))):
@@ -47,7 +47,7 @@ def weighed(sequences_D: Sequence[TrainingSequence], coefficient: float) -> list
 def as_targets(
     sequences_D: Sequence[TrainingSequence], current_D: Sequence[np.ndarray] | None
 ) -> list[TrainingSequence]:
-    """The sequences for a policy loss that teaches observations too.
+    """Return the sequences for a policy loss that teaches observations too.
 
     Such a loss weighs a token with ratio * advantage. With the policy's own logprob in place of the sampler's the ratio
     is 1, and its gradient is -advantage * grad log p: the weight is the advantage. `current_D`: N natural logs a
@@ -65,7 +65,10 @@ def as_targets(
 
 
 def observed_nats(sequences_D: Sequence[TrainingSequence], logprobs_D: Sequence[np.ndarray]) -> dict[str, float]:
-    """Mean of -log p over all observed tokens, in nats, and their number; {} without any. N natural logs a sequence."""
+    """Return the mean of -log p over all observed tokens, in nats, and their number; {} without any.
+
+    N natural logs a sequence.
+    """
     pairs = zip(sequences_D, logprobs_D, strict=True)
     found = [logprobs[s.observed_T != 0] for s, logprobs in pairs if s.observed_T is not None]
     if not (tokens := sum(map(len, found))):

@@ -13,7 +13,7 @@ TINY = 1e-12  # probabilities of 0 and 1 have no logarithm
 
 
 def staleness_metrics(groups_P: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:
-    """Steps between the weights that sampled a turn and `step`, over all turns of trials that can be trained on.
+    """Return steps between the weights that sampled a turn and `step`, over all turns of trials that can be trained on.
 
     `turns_by_age/N`: turns that are N steps old, for each N up to the oldest.
     """
@@ -31,7 +31,7 @@ def staleness_metrics(groups_P: Sequence[TrajectoryGroup], step: int) -> dict[st
 def ratio_metrics(
     sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], low: float, high: float
 ) -> dict[str, float]:
-    """Ratios p(trainer) / p(sampler) of the sampled tokens, before an update; N natural logs a sequence each.
+    """Return ratios p(trainer) / p(sampler) of the sampled tokens, before an update; N natural logs a sequence each.
 
     `clipped_fraction`: tokens with a ratio outside `low` to `high`. `effective_sample_size`: (sum w)^2 / (n sum w^2) of
     the ratios w of n tokens (Kong 1992), 1 when all are equal.
@@ -51,7 +51,7 @@ def ratio_metrics(
 def within_divergence(
     sequences_D: Sequence[TrainingSequence], current_D: Sequence[np.ndarray], divergence: str, threshold: float
 ) -> tuple[list[TrainingSequence], float]:
-    """The sequences for importance_sampling as DPPO has it, and the share of sampled tokens that get no gradient.
+    """Give the sequences for importance_sampling as DPPO has it, and the share of sampled tokens that get no gradient.
 
     DPPO (arXiv 2602.04879), binary form: p is the sampled token's probability under the weights in training
     (`current_D`, N natural logs a sequence), q under those that sampled it.
@@ -73,7 +73,7 @@ def within_divergence(
 def truncated(
     sequences_D: Sequence[TrainingSequence], trained_D: Sequence[np.ndarray], cap: float = CAP
 ) -> tuple[list[TrainingSequence], set[str]]:
-    """All sequences with importance ratios of at most `cap` under the weights in training, and trials to leave out.
+    """Get all sequences with importance ratios of at most `cap` under the weights in training, and trials to leave out.
 
     The loss importance_sampling weighs a token with w = p(trainer) / p(sampler), so a truncated weight min(w, cap)
     (Ionides 2008; arXiv 1802.01561) is a sampling logprob of at least log p(trainer) - log cap. A trial whose geometric

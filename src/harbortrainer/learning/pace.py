@@ -65,11 +65,11 @@ class Pace:
         self._set_aside()
 
     def look_ahead(self) -> None:
-        """Until `advance`, groups that start sample the weights of the next step, as if it had begun."""
+        """Let groups that start until `advance` sample the weights of the next step, as if it had begun."""
         self._ahead = True
 
     def finish(self, group: OpenGroup, *, constant: bool = False) -> None:
-        """All trials of the group have ended."""
+        """Note that all trials of the group have ended."""
         group.complete, group.constant = True, constant
         self._set_aside()
 
@@ -84,7 +84,7 @@ class Pace:
         return len(self.open) < self._room(self.step, self.step + self._k)
 
     def start(self, place: GroupSlot, since: int | None = None) -> OpenGroup:
-        """Open a group. `since`: of one with finished trials, which an earlier process started; None = now."""
+        """Open a group. `since`: the start of a group with finished trials, by an earlier process; None = now."""
         group = OpenGroup(place, self.step + self._ahead if since is None else since)
         self.open.append(group)
         self.open.sort(key=_age)

@@ -29,7 +29,9 @@ def batch_name(kind: BatchKind, step: int) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TrialName:
-    """`s000012-p03-g01-a2`: batch (s = step, e = eval), problem, member of its group, attempt (the first has none)."""
+    """A name, `s000012-p03-g01-a2`: batch (s = step, e = eval), problem, member of its group, attempt (the first has
+    none).
+    """
 
     kind: BatchKind
     step: int
@@ -66,7 +68,7 @@ class TrialName:
 
 
 class Outcome(StrEnum):
-    """How a trial ended, exactly one for each; `learning/treatment.py` decides what happens with it."""
+    """The end of a trial, exactly one for each; `learning/treatment.py` decides what happens with it."""
 
     COMPLETED = "completed"
     MAX_TURNS = "max_turns"
@@ -80,7 +82,7 @@ class Outcome(StrEnum):
 
 
 class Role(IntEnum):
-    """Who wrote a token that was not sampled. A token with parts of several has the lowest."""
+    """The author of a token that was not sampled. A token with parts of several has the lowest."""
 
     TEMPLATE = 0  # headers and ends of messages, declared tools; also what is not known
     HARNESS = 1  # instructions, its own words, and in a first prompt everything said before
@@ -117,7 +119,7 @@ class Turn:
 
 
 def without_segments(turns: Sequence[Turn], left_out: Collection[int]) -> list[Turn]:
-    """The turns of all other segments."""
+    """Return the turns of all other segments."""
     return [turn for turn in turns if turn.segment not in left_out]
 
 

@@ -44,7 +44,7 @@ class OutcomePolicy:
         return self.treatments[outcome] is Treatment.REPLACE
 
     def treat(self, group: TrajectoryGroup) -> TrajectoryGroup:
-        """The group for training: with replaced rewards, and masked trials among the lost."""
+        """Return the group for training: with replaced rewards, and masked trials among the lost."""
         return group_trajectories(group.task_name, [*map(self._treated, group.trajectories_G), *group.lost])
 
     def _treated(self, trajectory: Trajectory) -> Trajectory:
@@ -65,7 +65,7 @@ def outcome_policy(changes: Mapping[str, object]) -> OutcomePolicy:
 
 
 def outcome_problems(changes: Mapping[str, object]) -> list[str]:
-    """A line for each invalid change."""
+    """Return a line for each invalid change."""
     return [line for name, value in changes.items() if (line := _problem(name, value))]
 
 

@@ -157,7 +157,7 @@ class Exchange:
     # -- its limits
 
     def lost(self) -> float:
-        """Seconds so far that are not the policy's."""
+        """Return seconds so far that are not the policy's."""
         return self.conversation.lost()
 
     @property
@@ -173,7 +173,7 @@ class Exchange:
         self._deadline = self._alarm.due = at
 
     def end(self, reason: Reason) -> None:
-        """No request is answered from now on; the first reason stays. A limit lets samples in flight finish."""
+        """Answer no request from now on; the first reason stays. A limit lets samples in flight finish."""
         self.over = self.over or reason
         self.ended.set()
         if reason in ("timeout", "fault", "closed"):
@@ -215,7 +215,7 @@ class Exchange:
         asked_max_tokens: int | None = None,
         again: bool = False,
     ) -> Reply:
-        """The policy's answer to a whole conversation, in the form that the readers in `wires/` give.
+        """Return the policy's answer to a whole conversation, in the form that the readers in `wires/` give.
 
         `again`: the client says that it repeats a request; it then gets the answer to the first. So does one that asks
         the same after it left: cancelling `say` leaves the sample running. Any other equal request is a fresh sample.
@@ -236,7 +236,7 @@ class Exchange:
         return await self._wait(request, sample)
 
     async def count(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
-        """Tokens that the prompt of `say` would have. Raises Over (longer than the context), UserError."""
+        """Return tokens that the prompt of `say` would have. Raises Over (longer than the context), UserError."""
         asked = self._match(messages, tools)
         try:
             return (asked.node.length if asked.node else 0) + len((await self._render(asked)).ids)

@@ -47,7 +47,7 @@ def check_agents(trajectories: Sequence[Trajectory]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`line`: a warning, "" = none; `stops`: whether the run must stop with it."""
+    """A judgement. `line`: a warning, "" = none; `stops`: whether the run must stop with it."""
 
     foreign_rate: float  # histories with unknown answers, of those with any
     tokens_per_unique_token: float

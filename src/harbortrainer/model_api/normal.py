@@ -20,7 +20,7 @@ class Malformed(ValueError):
 
 
 def text_of(content: Any, between: str = "") -> str:
-    """A message's content as text: a string, or parts of it. Raises Malformed."""
+    """Return a message's content as text: a string, or parts of it. Raises Malformed."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
@@ -38,7 +38,10 @@ def _part(part: Any) -> str:
 
 
 def call(name: Any, arguments: Any) -> dict[str, Any]:
-    """A call of an assistant message. `arguments`: an object, or its JSON as the client echoes it. Raises Malformed."""
+    """Return a call of an assistant message. `arguments`: an object, or its JSON as the client echoes it.
+
+    Raises Malformed.
+    """
     if not isinstance(name, str):
         raise Malformed("a call has no name")
     if isinstance(arguments, str):
@@ -52,7 +55,7 @@ def call(name: Any, arguments: Any) -> dict[str, Any]:
 
 
 def tool(declared: Mapping[str, Any], schema: str = "parameters") -> dict[str, Any]:
-    """The declaration of a tool. `schema`: the client's name for its parameters. Raises Malformed."""
+    """Return the declaration of a tool. `schema`: the client's name for its parameters. Raises Malformed."""
     name, parameters = declared.get("name"), declared.get(schema) or {}
     if not isinstance(name, str) or not isinstance(parameters, dict):
         raise Malformed("tools: a function has no name, or parameters that are no object")
@@ -67,7 +70,7 @@ def tool(declared: Mapping[str, Any], schema: str = "parameters") -> dict[str, A
 
 
 def arranged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Instructions in front as one system message, later ones as messages of the user: what templates render."""
+    """Return instructions in front as one system message, later ones as messages of the user: what templates render."""
     first = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
     system = "\n\n".join(message["content"] for message in messages[:first])
     rest = [message | {"role": "user"} if message["role"] == "system" else message for message in messages[first:]]
@@ -75,7 +78,7 @@ def arranged(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def digests(messages: Sequence[Message], tools: Sequence[Tool], known: Sequence[str] = ()) -> list[str]:
-    """One for every prefix of the conversation: [0] of the tools alone, [k] of the first k messages with them.
+    """Return one for every prefix of the conversation: [0] of the tools alone, [k] of the first k messages with them.
 
     Equal for two echoes of an answer: its thoughts, outer blanks, ids and the spelling of arguments are left out, and
     what JavaScript loses of numbers.
@@ -88,7 +91,7 @@ def digests(messages: Sequence[Message], tools: Sequence[Tool], known: Sequence[
 
 
 def digest_after(before: str, message: Message) -> str:
-    """The digest of the conversation with digest `before` and this message behind it."""
+    """Return the digest of the conversation with digest `before` and this message behind it."""
     return hashlib.blake2b(before.encode() + _json(_normal(message)), digest_size=16).hexdigest()
 
 

@@ -31,7 +31,7 @@ class Prompts:
         return self.template.call_form
 
     async def first(self, digest: str, messages: Sequence[Message], tools: Sequence[Tool], clock: Clock) -> Prompt:
-        """Ids of a whole conversation, kept by its digest. Raises UserError: the template refuses it."""
+        """Return ids of a whole conversation, kept by its digest. Raises UserError: the template refuses it."""
         if (task := self._kept.get(digest)) is None:
             work = self._encoded(lambda: self.template.opening(messages, tools), messages, tools, clock)
             task = self._kept[digest] = asyncio.create_task(work)
@@ -46,7 +46,7 @@ class Prompts:
     async def after(
         self, answer_T: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool], clock: Clock
     ) -> Prompt:
-        """Ids from the end of a sampled answer to the next answer's header. Raises UserError."""
+        """Return ids from the end of a sampled answer to the next answer's header. Raises UserError."""
         return await self._encoded(lambda: self.template.joined(answer_T, messages, tools), messages, (), clock)
 
     async def _encoded(
@@ -60,5 +60,5 @@ class Prompts:
 
 
 def letters(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
-    """Characters in messages and tools."""
+    """Return characters in messages and tools."""
     return sum(map(len, strings_of([*messages, *tools])))

@@ -46,7 +46,7 @@ _SHAPES = (Malformed, KeyError, TypeError, AttributeError)  # what `Wire.read` r
 
 @functools.cache
 def wires() -> dict[str, Wire]:
-    """The wires of this package and of installed ones, by the path of their requests."""
+    """Return the wires of this package and of installed ones, by the path of their requests."""
     found = [plugin("wires", "wires", name).value for name in known("wires")]
     return {path: wire for wire in reversed(found) for path in (wire.path, wire.counting) if path}
 
@@ -65,7 +65,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
-    """Of one key. `name`: of the model; `in_hand`: requests whose bodies are read or answered, at once."""
+    """Limits of a key. `name`: of the model; `in_hand`: requests whose bodies are read or answered, at once."""
 
     name: str = "policy"
     in_hand: int = IN_HAND
@@ -133,7 +133,7 @@ class ModelApi:
             await self.close(key)
 
     def open(self, exchange: Answers, key: str = "", limits: ApiLimits = LIMITS) -> str:
-        """A secret for this trial's agent, as its API key. `key`: that of an earlier phase, which was closed."""
+        """Return a secret for this trial's agent, as its API key. `key`: that of an earlier phase, which was closed."""
         key = key or secrets.token_urlsafe(24)
         self._trials[key] = _Trial(exchange, key, limits)
         return key

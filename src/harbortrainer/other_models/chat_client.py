@@ -37,12 +37,12 @@ class Passing(EndpointError):
 
 
 class Garbage(EndpointError):
-    """It answered, and not in JSON."""
+    """An answer that is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiAddress:
-    """Where an endpoint is. `fields`: of every request, over those of the caller; None leaves a field out."""
+    """The address of an endpoint. `fields`: of every request, over those of the caller; None leaves a field out."""
 
     name: str  # of the setting
     url: str
@@ -127,7 +127,7 @@ class ChatClient:
         return f"{self._place.name}={self._place.url}"
 
     async def chat(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> Spoken:
-        """One answer. `fields`: of the request, besides model and messages. Raises EndpointError.
+        """Return one answer. `fields`: of the request, besides model and messages. Raises EndpointError.
 
         Statuses 408, 409, 425, 429 and 5xx, silence and broken connections are tried again within `patience_sec`.
         """
@@ -143,11 +143,11 @@ class ChatClient:
         raise AssertionError("tenacity ends with a result or an error")
 
     async def once(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> Any:
-        """The JSON value of one attempt. Raises Passing where another one is worth it, EndpointError."""
+        """Return the JSON value of one attempt. Raises Passing where another one is worth it, EndpointError."""
         return await self._post(self._body(messages, fields))
 
     async def check(self, **fields: Any) -> None:
-        """One small request, before anything is spent. `fields`: those of later ones. Raises UserError."""
+        """Send one small request, before anything is spent. `fields`: as of later ones. Raises UserError."""
         body = self._body(SMALL, fields)
         try:
             _spoken(await self._post(body), body)
@@ -259,8 +259,8 @@ def _spoken(value: Any, body: Mapping[str, Any]) -> Spoken:
     letters = sum(len(str(message.get("content") or "")) for message in body["messages"])
     prompt = (letters + len(declared)) // LETTERS_A_TOKEN
     sampled = 1 + (len(content) + sum(len(str(call)) for call in calls)) // LETTERS_A_TOKEN
-    tokens = _count(counted.get("prompt_tokens"), prompt), _count(counted.get("completion_tokens"), sampled)
-    return Spoken(text, *tokens, calls)
+    prompt, sampled = _count(counted.get("prompt_tokens"), prompt), _count(counted.get("completion_tokens"), sampled)
+    return Spoken(text, prompt, sampled, calls)
 
 
 def _count(given: Any, estimate: int) -> int:

@@ -42,7 +42,7 @@ class Category:
 
 
 def read_taxonomy(given: Any) -> tuple[Category, ...]:
-    """The categories of a list of objects with name, description and weight, or of the file named. Raises UserError."""
+    """Get categories of a list of objects with name, description and weight, or of the file named. Raises UserError."""
     value, path = given, "judge: taxonomy"
     if isinstance(given, str):
         path = f"judge: taxonomy={given}"
@@ -76,7 +76,7 @@ _KEYS = ("name", "description", "weight")
 def open_judge(
     config: Config, transcribe: Transcribe, shown: Callable[[str], str], open_endpoint: OpenChatClient = ChatClient
 ) -> "Judge | None":
-    """The judge of these settings, see Judge; None = none. Raises UserError: no such file, no key."""
+    """Return the judge of these settings, see Judge; None = none. Raises UserError: no such file, no key."""
     if (judge := model_of("judge", config.judge)) is None:
         return None
     taxonomy = read_taxonomy(judge.taxonomy) if judge.taxonomy is not None else ()
@@ -99,14 +99,14 @@ class Judge:
         self._shown = shown
 
     async def check(self) -> None:
-        """One request, before anything is spent. Raises UserError."""
+        """Send one request, before anything is spent. Raises UserError."""
         await self._endpoint.check(**ASKED)
 
     async def aclose(self) -> None:
         await self._endpoint.aclose()
 
     async def shaped(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with the judge's numbers, or without any where the judge failed. Raises nothing."""
+        """Return the trajectory with the judge's numbers, or without any where the judge failed. Raises nothing."""
         messages = [
             {"role": "system", "content": instructions(self._taxonomy)},
             {"role": "user", "content": self._shown(conversation_text(self._transcribe(trajectory)))},
@@ -126,7 +126,7 @@ class Judge:
 
 
 def instructions(taxonomy: Sequence[Category]) -> str:
-    """What the judge is asked to do."""
+    """Return what the judge is asked to do."""
     lines = [f"- {category.name}: {category.description}" for category in taxonomy]
     categories = ["Categories of behaviour:", *lines, ""] if taxonomy else []
     listed = ', "categories": [NAME, ...]' if taxonomy else ""
@@ -148,7 +148,7 @@ def instructions(taxonomy: Sequence[Category]) -> str:
 
 
 def conversation_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The conversation as numbered messages, their texts indented; of a long one the beginning and the end."""
+    """Return the conversation as numbered messages, their texts indented; of a long one the beginning and the end."""
     said = enumerate(map(transcribed, messages), 1)
     parts = [f"[{number}] {who}:\n{textwrap.indent(text, INDENT)}" for number, (who, text) in said]
     text = "\n\n".join(parts)

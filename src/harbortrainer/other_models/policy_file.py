@@ -17,7 +17,8 @@ _SECRET = ("key", "token", "secret", "authorization", "password")
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """`thoughts`: keep those of the model in the trials; `usd_per_million`: prices of prompt and sampled tokens.
+    """A policy's file. `thoughts`: keep those of the model in the trials; `usd_per_million`: prices of prompt and
+    sampled tokens.
 
     `answer_sec`: for one answer; then the request is sent again.
     """
@@ -29,7 +30,7 @@ class PolicyFile:
 
 
 def read_policy(given: str, file: Path) -> dict[str, Any]:
-    """The file's object, checked, and its key is set. Raises UserError."""
+    """Return the file's object, checked, and its key is set. Raises UserError."""
     try:
         value = json.loads(file.read_text())
     except (OSError, ValueError) as error:

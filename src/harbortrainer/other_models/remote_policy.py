@@ -87,7 +87,7 @@ class RemotePolicy:
         return _Trial(self)
 
     async def check(self) -> None:
-        """Small requests until one is answered. Raises UserError."""
+        """Send small requests until one is answered. Raises UserError."""
         problem = ""
         for _ in range(CHECKS):
             try:
@@ -127,7 +127,7 @@ class RemotePolicy:
 
 
 class _Trial(Speaker):
-    """Of one trial: its failed attempts, during which the trial's clock stands still."""
+    """The failed attempts of a trial, during which the trial's clock stands still."""
 
     def __init__(self, policy: RemotePolicy) -> None:
         self._policy = policy
@@ -135,13 +135,13 @@ class _Trial(Speaker):
         self._since: dict[object, float] = {}  # of attempts that run
 
     def lost(self, began: float) -> float:
-        """An attempt that runs counts as failed until it is answered: nobody knows yet."""
+        """Return an attempt that runs counts as failed until it is answered: nobody knows yet."""
         now = asyncio.get_running_loop().time()
         running = [now - max(since, began) for since in self._since.values()]
         return sum(seconds for end, seconds in self._failed if end > began) + max(running, default=0.0)
 
     async def speak(self, history: History, params: types.SamplingParams) -> types.SampleResponse:
-        """Until an answer comes or the caller's time is over. Raises SamplingError, ContextFull."""
+        """Ask until an answer comes or the caller's time is over. Raises SamplingError, ContextFull."""
         messages, fields = sendable(history.messages), params.model_dump(include=_FIELDS)
         fields |= {"tools": list(history.tools)} if history.tools else {}
         clock, own, pause = asyncio.get_running_loop().time, object(), FIRST_PAUSE_SEC
@@ -196,13 +196,13 @@ def read(value: Any) -> RemoteReply:
 
 
 def calls_of(reply: RemoteReply) -> Sequence[ToolCall]:
-    """Its calls as far as they can be read; one that cannot keeps what was sent, for the parser to refuse."""
+    """Return its calls as far as they can be read; one that cannot keeps what was sent, for the parser to refuse."""
     found = parse_sent("", reply.sent, {})
     return found.calls or [ToolCall(str(name), {"arguments": arguments}) for name, arguments in reply.sent]
 
 
 def usage(value: Any, messages: Sequence[Message], fields: Mapping[str, Any]) -> tuple[int, int]:
-    """Tokens of prompt and answer, estimated where the endpoint does not count."""
+    """Return tokens of prompt and answer, estimated where the endpoint does not count."""
     counted = value.get("usage") if isinstance(value, dict) else None
     given = [counted.get(f"{kind}_tokens") if isinstance(counted, dict) else None for kind in ("prompt", "completion")]
     prompt, sampled = (one if type(one) is int and one >= 0 else None for one in given)
@@ -211,12 +211,15 @@ def usage(value: Any, messages: Sequence[Message], fields: Mapping[str, Any]) ->
 
 
 def estimate(messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
-    """Tokens of a prompt that nobody counted."""
+    """Return tokens of a prompt that nobody counted."""
     return len(json.dumps([messages, fields.get("tools", [])], default=str)) // LETTERS_A_TOKEN
 
 
 def sendable(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """In OpenAI's form: calls and their results named by ids, in order. A result of no call is text of the user."""
+    """Return the messages in OpenAI's form: calls and their results named by ids, in order.
+
+    A result of no call is text of the user.
+    """
     sent: list[dict[str, Any]] = []
     waiting: list[str] = []
     for place, message in enumerate(messages):
@@ -240,7 +243,7 @@ def _as_text(function: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def until_spent(spent: Spent, max_usd: float, max_tokens: float, resume: str) -> NoReturn:
-    """An end for `stopping.run_until`. Raises UserError once a cap is reached; 0 = none."""
+    """Return an end for `stopping.run_until`. Raises UserError once a cap is reached; 0 = none."""
     while True:
         for name, most, now in (("max_usd", max_usd, spent.usd), ("max_tokens_total", max_tokens, spent.tokens)):
             if most and now >= most:

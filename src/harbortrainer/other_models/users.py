@@ -52,7 +52,7 @@ class User(Protocol):
         return {}
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Said:
-        """What the user says or calls next. Raises UserFault.
+        """Return what the user says or calls next. Raises UserFault.
 
         `messages`: as the user sees them, with its instructions as system message, the agent's texts in role "user",
         its own in role "assistant" and results of its calls in role "tool". `tools`: of the user, in OpenAI's form.
@@ -74,14 +74,17 @@ class Users(Protocol):
         """Call it after a fault of a trial: finds out whether the service is away."""
 
     async def check(self, tools: Sequence[Tool] = ()) -> None:
-        """Before anything is spent. Raises UserError when the user cannot be asked, or not with `tools` of its own."""
+        """Check before anything is spent.
+
+        Raises UserError when the user cannot be asked, or not with `tools` of its own.
+        """
 
     def of_trial(self, seed: int) -> User:
-        """The user of one trial. `seed`: of the trial."""
+        """Return the user of one trial. `seed`: of the trial."""
         ...
 
     async def aclose(self) -> None:
-        """At the end of a run."""
+        """Close at the end of a run."""
 
 
 def refuse_unused(config: TrialSettings, tasks: Iterable[object]) -> None:
@@ -95,7 +98,7 @@ def refuse_unused(config: TrialSettings, tasks: Iterable[object]) -> None:
 
 
 def as_trained(config: Config, saved: Mapping[str, Any], tasks: Iterable[object]) -> Config:
-    """The settings of an evaluation with the user of the checkpoint's run, unless another one is given.
+    """Return the settings of an evaluation with the user of the checkpoint's run, unless another one is given.
 
     `saved`: that run's configuration, in the words of this version.
     """
@@ -107,7 +110,7 @@ def as_trained(config: Config, saved: Mapping[str, Any], tasks: Iterable[object]
 def endpoint_users(
     user: ModelFile, patience_sec: float, template: ChatTemplate, open_endpoint: OpenChatClient = ChatClient
 ) -> "EndpointUsers":
-    """The users that a model at a URL plays. Raises UserError when the variable of the key is not set."""
+    """Return the users that a model at a URL plays. Raises UserError when the variable of the key is not set."""
     place = ApiAddress("user", user.url, user.model, user.key, user.fields)
     return EndpointUsers(open_endpoint(place, patience_sec=patience_sec), template)
 

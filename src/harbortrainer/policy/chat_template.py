@@ -40,7 +40,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """How conversations become tokens: weights trained with one renderer are worse with another."""
+    """The way from conversations to tokens: weights trained with one renderer are worse with another."""
 
     name: str  # "chat_template:" and the first digits of its SHA-256; "+hermes" where tools have that form
     thinking: str  # the template's switch: "on", "off", or "none" if it has no switch
@@ -80,7 +80,7 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, model_name: str, enable_thinking: bool, tool_format: ToolFormat = "template") -> "ChatTemplate":
-        """Template of a hub model or of a local directory. Raises UserError when it cannot be loaded."""
+        """Return the template of a hub model or of a local directory. Raises UserError when it cannot be loaded."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # about missing torch, which is not used
         from transformers import AutoTokenizer  # slow to import
@@ -120,11 +120,11 @@ class ChatTemplate:
         return split_thinking(self._plain_text(self._encode(text)), opened=False).text
 
     def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """The ids of `opening`."""
+        """Return the ids of `opening`."""
         return self.opening(messages, tools).ids
 
     def opening(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
-        """Token ids of a whole conversation and the header of the next answer. Special strings in it become text.
+        """Give token ids of a whole conversation and the header of the next answer. Special strings in it become text.
 
         `tools` are declared to the model. A greeting before the first user message goes into the system message where
         the template would not render it as an answer.
@@ -134,11 +134,11 @@ class ChatTemplate:
         return self._prompt(self._render, messages, tools, answers=False)
 
     def continuation(self, new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """The ids of `following`."""
+        """Return the ids of `following`."""
         return self.following(new, tools).ids
 
     def following(self, new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
-        """Ids from the end of an answer to the end of the next answer's header; the first ends the answer's turn.
+        """Give ids from the end of an answer to the end of the next answer's header; the first ends the answer's turn.
 
         `new`: the text of a user message, or the messages after the answer, rendered together. Special strings in them
         become text.
@@ -148,7 +148,7 @@ class ChatTemplate:
         return self._prompt(self._after_answer, messages, declared, answers=True)
 
     def special_strings(self, content: str, role: str = "user") -> int:
-        """Number of special strings in a message, which are encoded as text."""
+        """Return the number of special strings in a message, which are encoded as text."""
         return self._special.count(clean_text(content), role)
 
     def without_special(self, text: str) -> str:
@@ -160,21 +160,21 @@ class ChatTemplate:
         return self._special.broken(text)
 
     def strings_hidden(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
-        """Number of special strings in messages and declared tools, which are encoded as text."""
+        """Return the number of special strings in messages and declared tools, which are encoded as text."""
         return self._special.total([_clean(message) for message in messages], [_clean(tool) for tool in tools])
 
     def join(self, completion_T: Sequence[int], new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """The ids of `joined`."""
+        """Return the ids of `joined`."""
         return self.joined(completion_T, new, tools).ids
 
     def joined(self, completion_T: Sequence[int], new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
-        """What follows this completion, without the turn's end if the completion ends with it."""
+        """Return what follows this completion, without the turn's end if the completion ends with it."""
         prompt = self.following(new, tools)
         ended = self.turn_end is not None and bool(completion_T) and completion_T[-1] == self.turn_end
         return prompt.without_first() if ended else prompt
 
     def completion(self, text: str, thinking: str = "") -> list[int]:
-        """Ids that a policy would sample to answer with `text`; the last one ends the turn. Without thoughts in the
+        """Get ids that a policy would sample to answer with `text`; the last one ends the turn. Without thoughts in the
         text they are `thinking`, or empty where the template's header opens them. Tags (<think>, <tool_call>) stay
         tokens, other special strings become text.
         """
@@ -196,7 +196,7 @@ class ChatTemplate:
         return list(dict.fromkeys(end for end in ends if end is not None))
 
     def answer(self, completion_T: Sequence[int]) -> Completion:
-        """Text of a completion without special tokens, split from its `<think>` part."""
+        """Return the text of a completion without special tokens, split from its `<think>` part."""
         return split_thinking(self._plain_text(completion_T), opened=self._header_opens_thinking)
 
     def _plain_text(self, tokens: Sequence[int]) -> str:
@@ -204,7 +204,7 @@ class ChatTemplate:
         return clean_text(self.tokenizer.decode(kept, clean_up_tokenization_spaces=False))
 
     def decode(self, completion_T: Sequence[int]) -> str:
-        """Text of a completion for the agent's parser."""
+        """Return the text of a completion for the agent's parser."""
         return self.answer(completion_T).text
 
     @cached_property
@@ -338,7 +338,7 @@ class BaseModel:
 
 @lru_cache
 def read_base_model(model_name: str) -> BaseModel:
-    """Reads config.json of a local directory or of the hub; all is unknown when that fails."""
+    """Read config.json of a local directory or of the hub; all is unknown when that fails."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers import AutoConfig  # takes a second: not at import
 
@@ -371,7 +371,7 @@ def _lora_width(c: Any) -> int:
 
 
 def hub_options(model_name: str) -> dict[str, Any]:
-    """Options of from_pretrained: if the hub does not answer, read only the cache, which saves a minute of retries."""
+    """Get options of from_pretrained: where the hub is silent only the cache, which saves a minute of retries."""
     return {} if Path(model_name).is_dir() or _hub_answers() else {"local_files_only": True}
 
 

@@ -40,7 +40,7 @@ class Alarm:
 
 
 class Clock:
-    """Like `asyncio.timeout_at`, but `due` is later by what is lost within the block."""
+    """An `asyncio.timeout_at` whose `due` is later by what is lost within the block."""
 
     def __init__(self, due: float | None, lost: Lost) -> None:
         self._timeout = asyncio.timeout(None)
@@ -49,7 +49,7 @@ class Clock:
 
     @classmethod
     def of(cls, seconds: float, lost: Lost) -> "Clock":
-        """From now on; 0 = no limit."""
+        """Start a clock now; 0 = no limit."""
         return cls(asyncio.get_running_loop().time() + seconds if seconds else None, lost)
 
     @property

@@ -22,7 +22,7 @@ class ContextFull(Exception):
 
 
 class Listener:
-    """Called when the policy is asked for a turn, and with the number of tokens when it has answered.
+    """A function called when the policy is asked for a turn, and with the number of tokens when it has answered.
 
     This one ignores both calls.
     """
@@ -66,17 +66,17 @@ class Answer:
 
 
 def user(text: str) -> Message:
-    """A message of the simulated user, for `Conversation.ask`."""
+    """Return a message of the simulated user, for `Conversation.ask`."""
     return {"role": "user", "content": Written.by(Role.USER, text)}
 
 
 def result(text: str, by: Role = Role.ENVIRONMENT) -> Message:
-    """What one tool returned, or the harness says in its place, for `Conversation.ask`."""
+    """Return what one tool returned, or the harness says in its place, for `Conversation.ask`."""
     return {"role": "tool", "content": Written.by(by, text)}
 
 
 def said(answer: Answer) -> Message:
-    """What the policy answered, as a message for `History`."""
+    """Return what the policy answered, as a message for `History`."""
     calls = [{"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in answer.calls]
     return {"role": "assistant", "content": answer.text} | ({"tool_calls": calls} if calls else {})
 
@@ -101,7 +101,7 @@ class Conversation:
         listener: Listener | None = None,
         tools: Sequence[Tool] = (),
     ) -> None:
-        """`max_tokens`: of one answer; `context_limit`: tokens of prompt and answer together.
+        """`max_tokens`: of an answer; `context_limit`: tokens of prompt and answer together.
 
         `tools`: declared in the first prompt. Raises UserError when the template does not render them.
         """
@@ -142,7 +142,7 @@ class Conversation:
         return {name: float(value) for name, value in counted.items()}
 
     async def ask(self, messages: Sequence[Message]) -> Answer:
-        """The policy's answer to the messages since its last one: a user's text, or results of tools, or both.
+        """Return the policy's answer to the messages since its last one: a user's text, or results of tools, or both.
 
         The first call takes the whole opening: system, greeting, user. Raises ContextFull, SamplingError, UserError
         (the template refuses the messages).
@@ -198,7 +198,7 @@ class Conversation:
             return self._record(segment, prompt_T, new, sample)
 
     def lost(self) -> float:
-        """Seconds so far in which it waited for a server that could not answer: they are not the policy's."""
+        """Return seconds so far in which it waited for a server that could not answer: they are not the policy's."""
         return self._lost_sec + (self._sampler.lost_since(self._waits_since) if self._waiting else 0.0)
 
     @property
@@ -259,7 +259,7 @@ class Conversation:
         return turn
 
     def read(self, turn: Turn, form: CallForm | None, known: Signatures) -> Answer:
-        """What a turn says; `form` of its calls, None = it has none. `known`: of `tools.signatures`.
+        """Return what a turn says; `form` of its calls, None = it has none. `known`: of `tools.signatures`.
 
         Counts the calls, and answers that cannot be read.
         """

@@ -32,7 +32,7 @@ class Written(str):
 
     @classmethod
     def by(cls, role: Role, text: str) -> "Written":
-        """A text of one author."""
+        """Return a text of one author."""
         return cls(text, (0, len(text), role))
 
 
@@ -50,7 +50,7 @@ class Prompt:
 def written_by(
     text: str, messages: Sequence[Mapping[str, Any]], text_of: Callable[[list[dict[str, Any]]], str], answers: bool
 ) -> bytes:
-    """Who wrote each character of `text`, which `text_of` makes of the messages.
+    """Return who wrote each character of `text`, which `text_of` makes of the messages.
 
     `answers`: they follow an action, so that results are the environment's. All is the template's where that writes
     another text around marks, also those that stand within the white space at the ends of a content.
@@ -79,7 +79,7 @@ def _marked(message: Mapping[str, Any], answers: bool, within: bool) -> dict[str
 
 
 def unmarked(text: str) -> tuple[str, bytes]:
-    """(a rendered text without its marks, the role of each of its characters)."""
+    """Return (a rendered text without its marks, the role of each of its characters)."""
     parts = _MARKED.split(text)
     told = [Role.TEMPLATE, *map(int, parts[1::2])]
     pairs = zip(parts[::2], told, strict=True)
@@ -87,7 +87,7 @@ def unmarked(text: str) -> tuple[str, bytes]:
 
 
 def roles_of(offsets: Sequence[tuple[int, int]], characters: bytes) -> bytes:
-    """The role of each token: that of its characters (`offsets`), and the lowest where it has those of several."""
+    """Give the role of each token: that of its characters (`offsets`), and the lowest where it has those of several."""
     last = len(characters) - 1
     return bytes(min(characters[min(start, last) : max(end, min(start, last) + 1)]) for start, end in offsets)
 
@@ -99,7 +99,7 @@ class Offsets:
         self._tokenizer = tokenizer
 
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids, and characters (from, to) of each."""
+        """Return ids, and characters (from, to) of each."""
         found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         if self._untrimmed is None:
             return found["input_ids"], found["offset_mapping"]

@@ -24,7 +24,7 @@ class Sample:
 
 
 def to_sample(response: types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:
-    """The response's only sequence. Raises SamplingError when it cannot be trained on."""
+    """Return the response's only sequence. Raises SamplingError when it cannot be trained on."""
     if len(response.sequences) != 1:
         raise SamplingError(f"the server returned {len(response.sequences)} sequences, not 1")
     sequence = response.sequences[0]
@@ -52,7 +52,7 @@ class Speaker(Protocol):
     """The policy of one trial that is asked in messages. `lost`: as `Sampler.lost_since` has it."""
 
     async def speak(self, history: History, params: types.SamplingParams) -> types.SampleResponse:
-        """An answer as the ids of the trial's template, with log-probabilities of 0. Raises SamplingError."""
+        """Return an answer as the ids of the trial's template, with log-probabilities of 0. Raises SamplingError."""
         ...
 
     def lost(self, began: float) -> float: ...

@@ -54,7 +54,7 @@ class Follower(Protocol):
 
 
 class SamplingLimits(TypedDict):
-    """How one completion is sampled; it ends with a sampled `stop` id. `history`: what the prompt's ids say."""
+    """The limits of a completion, which ends with a sampled `stop` id. `history`: what the prompt's ids say."""
 
     max_tokens: int
     temperature: float
@@ -72,11 +72,11 @@ class Sampler(Protocol):
     powers_of_two: bool
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
-        """One completion of the prompt. Raises SamplingError."""
+        """Return one completion of the prompt. Raises SamplingError."""
         ...
 
     def lost_since(self, began: float) -> float:
-        """Seconds since that event loop time in which the server could not answer."""
+        """Return seconds since that event loop time in which the server could not answer."""
         return 0.0
 
 
@@ -125,7 +125,7 @@ class PolicySampler(Sampler):
             follower.published(self._client, self.version)
 
     def companion(self) -> "PolicySampler":
-        """A sampler of other weights with the same limits and counters of its own.
+        """Return a sampler of other weights with the same limits and counters of its own.
 
         `drain` and `abandon` of this sampler wait for its requests too: where sampling overwrites the weights in
         training, none of them may be in flight beside an update.
@@ -153,16 +153,16 @@ class PolicySampler(Sampler):
             task.cancel()
 
     def publish_solutions(self, solutions: Solutions, version: int) -> None:
-        """From now on each trial is answered with its task's solution; every sample carries `version`."""
+        """Answer each trial from now on with its task's solution; every sample carries `version`."""
         self._client, self._solutions, self._speaking, self.version = None, solutions, None, version
 
     def publish_speaking(self, speaking: Speaking, version: int) -> None:
-        """From now on each trial is answered by a policy that is asked in messages."""
+        """Answer each trial from now on by a policy that is asked in messages."""
         self._client, self._solutions, self._speaking, self.version = None, None, speaking, version
 
     @contextlib.contextmanager
     def of_trial(self, task: Path | str) -> "Iterator[Sampler]":
-        """What the trial of the task with this `ref` samples within the block: this sampler, or one of the solution."""
+        """Yield what samples for the trial of the task with this `ref`: this sampler, or one of the solution."""
         if self._solutions is not None:
             own = PolicySampler()
             own._counters = self._counters
@@ -175,7 +175,10 @@ class PolicySampler(Sampler):
 
     @contextlib.contextmanager
     def pinned(self, client: SamplingClient, version: int) -> "Iterator[Sampler]":
-        """What samples the weights of `client` within the block, whatever is published; `version` counts as in use."""
+        """Yield what samples the weights of `client` within the block, whatever is published;
+
+        `version` counts as in use.
+        """
         self._users[version] += 1
         try:
             yield _Pinned(self, client, version)
@@ -183,7 +186,7 @@ class PolicySampler(Sampler):
             self._users[version] -= 1
 
     def relabel(self, version: int) -> None:
-        """Samples carry `version` from now on; the weights are the same."""
+        """Let samples carry `version` from now on; the weights are the same."""
         self.version = version
         if self._follower is not None:
             self._follower.published(self._published(), version)
@@ -224,7 +227,7 @@ class PolicySampler(Sampler):
         return lost is not None and lost.is_set()
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
-        """One completion of the prompt. Raises SamplingError.
+        """Return one completion of the prompt. Raises SamplingError.
 
         The request of a cancelled caller runs on; `drain` waits for it.
         """
@@ -253,7 +256,7 @@ class PolicySampler(Sampler):
         return self._silences.lost(began)
 
     def server_away(self, began: float, limit_sec: float) -> bool:
-        """Whether the server was silent since that event loop time, or has lost the published weights.
+        """Return whether the server was silent since that event loop time, or has lost the published weights.
 
         A silence of more than `limit_sec` that lasts is no reason to wait for it any more.
         """

@@ -28,7 +28,7 @@ class Spans:
         self._spans.append((begin, end))
 
     def within(self, begin: float, end: float) -> float:
-        """Seconds between two times that a span covers."""
+        """Return seconds between two times that a span covers."""
         covered = 0.0
         for first, last in reversed(self._spans):
             if last <= begin:
@@ -56,13 +56,13 @@ class Silences:
         self._compiling_at: float | None = None  # the last look, if it showed a compilation
 
     def asked(self) -> None:
-        """Before a request."""
+        """Note a request that begins."""
         if not self.waiting:
             self._answered_at = _now()
         self.waiting += 1
 
     def answered(self) -> None:
-        """When a request is answered; `ended` follows."""
+        """Note that a request is answered; `ended` follows."""
         now = _now()
         self._sign(now)
         waited = self._own_wait(now)
@@ -71,13 +71,13 @@ class Silences:
         self._answered_at = now
 
     def ended(self) -> None:
-        """After a request, whether it was answered or not."""
+        """Note the end of a request, whether it was answered or not."""
         if self.waiting == 1:
             self._end_wait(_now())
         self.waiting -= 1
 
     def looked(self, load: Mapping[str, Any] | None) -> float:
-        """After a look at the server. `load`: what it reports of its work, None = it did not answer.
+        """Note a look at the server. `load`: its report on its work, None = it did not answer.
 
         Returns seconds of the silence that this look has ended, 0 = none.
         """
@@ -95,7 +95,7 @@ class Silences:
         return ended
 
     def lost(self, began: float) -> float:
-        """Seconds since then in which the server could not answer.
+        """Return seconds since then in which the server could not answer.
 
         What the next look decides counts: the time since the last sign of life, or since a look at a compilation.
         """
@@ -105,7 +105,7 @@ class Silences:
         return self._lost.within(began, begin) + now - begin
 
     def silent(self, began: float) -> float:
-        """Seconds since then in which the server was silent for certain."""
+        """Return seconds since then in which the server was silent for certain."""
         now = _now()
         begin = max(began, now - self.silent_now)
         return self._silent.within(began, begin) + now - begin

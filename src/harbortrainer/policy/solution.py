@@ -54,12 +54,12 @@ class Statement:
 
 
 def is_shell(script: str) -> bool:
-    """Whether a shell runs the script: it has no `#!` line, or one that names a shell."""
+    """Return whether a shell runs the script: it has no `#!` line, or one that names a shell."""
     return not script.startswith("#!") or _SHELLS.match(script) is not None
 
 
 def statements(script: str) -> list[Statement]:
-    """The script's statements, for a shell that stays open.
+    """Return the script's statements, for a shell that stays open.
 
     Leaves out comments, `set` with options (`set -e` would end the shell at the first failure), and all that follows
     an `exit` outside of any statement. `bash -n` decides where a statement ends; it runs nothing.
@@ -108,7 +108,7 @@ def _awaited(text: str) -> str | None:
 
 
 def typed_answers(script: str, fits: Callable[[str], bool] = lambda _: True) -> list[str]:
-    """Answers that type the script's statements, then one that completes the task, and one that confirms it.
+    """Return answers that type the script's statements, then one that completes the task, and one that confirms it.
 
     Each types at most COMMANDS_A_TURN statements, and fewer where it would not fit (one is always typed).
     """
@@ -136,7 +136,7 @@ def _answer(analysis: str, plan: str, *typed: Statement, complete: bool = False)
 
 
 def terminus_answer(analysis: str, plan: str, commands: Sequence[Mapping[str, Any]], complete: bool) -> str:
-    """The text of an answer of Terminus-2."""
+    """Return the text of an answer of Terminus-2."""
     answer = {"analysis": analysis, "plan": plan, "commands": commands, "task_complete": complete}
     return json.dumps(answer, ensure_ascii=False)
 
@@ -160,7 +160,7 @@ class SolutionClient:
         self._given = 0
 
     async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> types.SampleResponse:
-        """The next answer, cut at `max_tokens` as a policy's would be."""
+        """Return the next answer, cut at `max_tokens` as a policy's would be."""
         whole = self._completions[min(self._given, len(self._completions) - 1)]
         self._given += 1
         tokens = np.array(whole[: sampling_params.max_tokens], np.int32)

@@ -32,7 +32,7 @@ _NEVER = re.compile(r"(?!)")
 
 
 def control_strings(added: Iterable[Any], template: str) -> dict[str, bool]:
-    """The added tokens that steer a model, each with whether it is special.
+    """Return the added tokens that steer a model, each with whether it is special.
 
     These are special tokens, and others in brackets that the template writes or that look like marks (`<|…|>`,
     `<tool_call>`). Words, white space and tags of HTML are text, though some tokenizers have them as added tokens.
@@ -65,7 +65,7 @@ class SpecialStrings:
         self._normalizer = self._backend.normalizer if normalized else None
 
     def count(self, content: str, role: str = "user") -> int:
-        """Number of special strings in a message's content. In an answer, tags such as <think> are none."""
+        """Return the number of special strings in a message's content. In an answer, tags such as <think> are none."""
         pattern = self._in_answers if role == ASSISTANT else self._anywhere
         found = len(pattern.findall(content))
         if found or self._normalizer is None:
@@ -73,7 +73,7 @@ class SpecialStrings:
         return len(pattern.findall(self._normalizer.normalize_str(content)))  # full-width letters, for example
 
     def total(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> int:
-        """Number of special strings anywhere in messages and tools."""
+        """Return the number of special strings anywhere in messages and tools."""
         said = [(text, message["role"]) for message in messages for text in strings_of(message)]
         said += [(text, "") for text in strings_of(tools)]
         return sum(self.count(*one) for one in said)
@@ -91,7 +91,9 @@ class SpecialStrings:
     def hide(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str] | None]:
-        """(messages and tools to render, with a stand-in for each special string; the strings). None = they have none.
+        """Return (messages and tools to render, with a stand-in for each special string; the strings).
+
+        None = they have none.
 
         Strings anywhere within tools and within the calls of messages count as content.
         """
@@ -120,17 +122,17 @@ class SpecialStrings:
         return self._in_answers if message["role"] == ASSISTANT and name == "content" else self._in_messages
 
     def encode(self, rendered: str, hidden: Sequence[str]) -> list[int]:
-        """Ids of a rendered text: special strings in it are the template's, those of `hidden` are text."""
+        """Return ids of a rendered text: special strings in it are the template's, those of `hidden` are text."""
         return self.with_offsets(self.named(rendered, hidden))[0]
 
     def named(self, rendered: str, hidden: Sequence[str]) -> str:
-        """The text as `with_offsets` takes it: special strings of the template with their secret names."""
+        """Return the text as `with_offsets` takes it: special strings of the template with their secret names."""
         own = self._private[2]
         text = self._anywhere.sub(lambda found: own[found[0]], rendered)
         return _HIDDEN_PATTERN.sub(lambda found: hidden[int(found[1])], text)
 
     def with_offsets(self, named: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of a text that `named` made, and the characters of it that each one stands for."""
+        """Return ids of a text that `named` made, and the characters of it that each one stands for."""
         tokenizer, ids, _ = self._private
         found = tokenizer.encode(named, add_special_tokens=False)
         return [ids.get(token, token) for token in found.ids], found.offsets
@@ -166,7 +168,7 @@ def _pattern(strings: Iterable[str]) -> re.Pattern[str]:
 
 
 def strings_of(value: Any) -> Iterator[str]:
-    """All strings within a JSON value, keys included."""
+    """Yield all strings within a JSON value, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -179,7 +181,7 @@ def strings_of(value: Any) -> Iterator[str]:
 
 
 def with_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """The JSON value with all strings within it changed, keys included; tuples become lists."""
+    """Return the JSON value with all strings within it changed, keys included; tuples become lists."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

@@ -57,7 +57,7 @@ class TinkerLLM(Conversation, BaseLLM):
         return LLMResponse(content=turn.text, reasoning_content=thinking or None, usage=usage)
 
     def count_tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        """Exact number of tokens of a conversation as the policy would see it."""
+        """Return exact number of tokens of a conversation as the policy would see it."""
         history = _pairs(messages)
         segment = self._segment_ending(history)
         if segment is not None:
@@ -110,5 +110,5 @@ def registered(name: str, llm: Any) -> Iterator[None]:
 
 
 def live_llm(name: str) -> Any:
-    """What is registered for the running trial `name`. Raises KeyError."""
+    """Return what is registered for the running trial `name`. Raises KeyError."""
     return _live[name]

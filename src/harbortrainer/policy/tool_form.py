@@ -24,7 +24,7 @@ class _NoForm(Exception):
 
 
 def find_form(render: Render, read: Read, model: str) -> CallForm:
-    """The form of the calls of `model`'s own template. Raises UserError: it has none, or one that is not known here."""
+    """Get form of the calls of `model`'s own template. Raises UserError: it has none, or one that is not known here."""
     try:
         return _found_form(render, read)
     except _NoForm as error:
@@ -35,7 +35,7 @@ def find_form(render: Render, read: Read, model: str) -> CallForm:
 
 
 def call_form_of_hermes(render: Render, model: str) -> CallForm:
-    """The Hermes form, once `model`'s template shows the system message and results. Raises UserError."""
+    """Return the Hermes form, once `model`'s template shows the system message and results. Raises UserError."""
     try:
         if _NAME not in render([{"role": "system", "content": "s"}, _ASKED], [PROBE]):
             raise _NoForm("does not show a system message")
@@ -74,7 +74,7 @@ def _check_results(render: Render) -> None:
 
 
 def takes_greeting(render: Render, tools: Sequence[Tool]) -> bool:
-    """Whether an answer before the first user message is rendered as an answer."""
+    """Return whether an answer before the first user message is rendered as an answer."""
     system = {"role": "system", "content": "s"}
     try:
         greeted = render([system, _ANSWERED, _ASKED], tools).partition(MARKER)[0]
@@ -131,7 +131,7 @@ def _unknown(call: str) -> _NoForm:
 
 
 def json_arguments(call: Any) -> Any:
-    """A call of a message with its arguments as an object: some programs write them as a string."""
+    """Return a call of a message with its arguments as an object: some programs write them as a string."""
     function = call["function"]
     if not isinstance(function["arguments"], str):
         return call

@@ -47,7 +47,7 @@ _UNKNOWN = Signature()
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """How calls are written: `opening`, one JSON object, `closing`. Without an opening the object is the answer.
+    """The form of calls: `opening`, one JSON object, `closing`. Without an opening the object is the answer.
 
     `xml`: between the tags stand `<function=NAME>`, a `<parameter=KEY>` for each argument, and their ends.
     """
@@ -70,7 +70,8 @@ class CallForm:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """`text`: the answer without its calls; `failure`: what was wrong, "" = nothing; then there are no calls.
+    """A read answer. `text`: the answer without its calls; `failure`: what was wrong, "" = nothing; then there are no
+    calls.
 
     `fallbacks`: one of QUOTED, OTHER_KEY, BARE for each call that needed it.
     """
@@ -82,7 +83,7 @@ class Parsed:
 
 
 def written(call: ToolCall, form: CallForm) -> str:
-    """A call as a policy writes it in this form: the text that `parse` reads."""
+    """Return a call as a policy writes it in this form: the text that `parse` reads."""
     if form.xml:
         texts = {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in call.arguments.items()}
         parameters = [f"<parameter={key}>\n{text}\n</parameter>" for key, text in texts.items()]
@@ -93,7 +94,7 @@ def written(call: ToolCall, form: CallForm) -> str:
 
 
 def transcribed(message: Mapping[str, Any]) -> tuple[str, str]:
-    """(who, text) of a message of a finished conversation (`run/conversations.py`): its calls stand below its text."""
+    """Get (who, text) of a finished conversation's message (`run/conversations.py`): calls stand below its text."""
     calls = [f"{one['name']} {json.dumps(one['arguments'], ensure_ascii=False)}" for one in message.get("calls") or ()]
     failed = "failed: " if message.get("error") else ""
     who = "the user's tool" if message.get("to") == "user" else message["role"]
@@ -105,7 +106,7 @@ class _NoCall(ValueError):
 
 
 def signatures(tools: Sequence[Tool]) -> dict[str, Signature]:
-    """What the declared tools take, by name."""
+    """Return what the declared tools take, by name."""
     schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     return {
         name: Signature(tuple(schema.get("required") or ()), schema.get("properties") or {})
@@ -114,7 +115,7 @@ def signatures(tools: Sequence[Tool]) -> dict[str, Signature]:
 
 
 def parse(text: str, form: CallForm, known: Signatures) -> Parsed:
-    """The calls in an answer's text. `known`: of `signatures`. Raises nothing.
+    """Return the calls in an answer's text. `known`: of `signatures`. Raises nothing.
 
     A block that is opened and cannot be read makes the whole answer a failure: then no call is executed.
     """
@@ -138,7 +139,7 @@ def parse(text: str, form: CallForm, known: Signatures) -> Parsed:
 
 
 def parse_sent(text: str, sent: Sequence[tuple[Any, Any]], known: Signatures) -> Parsed:
-    """The calls of an answer whose server has found them: (name, arguments as JSON text) each. Raises nothing."""
+    """Give the calls of an answer whose server has found them: (name, arguments as JSON text) each. Raises nothing."""
     calls = []
     for number, (name, arguments) in enumerate(sent, 1):
         try:
@@ -274,7 +275,7 @@ def _value(text: str) -> Any:
 
 
 def too_deep(value: Any, levels: int = DEEPEST) -> bool:
-    """Whether a JSON value has more levels of lists and objects."""
+    """Return whether a JSON value has more levels of lists and objects."""
     if not isinstance(value, dict | list):
         return False
     inner = value.values() if isinstance(value, dict) else value
@@ -306,7 +307,7 @@ An answer can have several calls. What they return comes between <tool_response>
 
 
 def hermes(messages: Sequence[Message], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """The same conversation for a template without tools, in the Hermes form: declarations in the system message,
+    """Give the same conversation for a template without tools, in the Hermes form: declarations in the system message,
     calls as text, neighbouring results as one user message."""
     arranged: list[dict[str, Any]] = []
     before = ""

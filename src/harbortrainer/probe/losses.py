@@ -33,7 +33,7 @@ CHANGED = {"clip_low_threshold": 0.6, "clip_high_threshold": 1.6}
 
 
 async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
-    """Sets fact losses, by passes whose gradient is dropped. Raises BackendError."""
+    """Set fact losses, by passes whose gradient is dropped. Raises BackendError."""
     client = session.client
     now = (await run_chain(client)).logprobs
     # ratios of 2 with advantage 1, and 1/2 with -1: what every clipped loss clips
@@ -104,7 +104,9 @@ VERDICTS: dict[Reduction, Verdict] = {"sum": "same", "example_mean": "differs", 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """`plain`, `larger` weights and `calls` have the same gradient but for `factor`, where losses are summed."""
+    """A variant: `plain`, `larger` weights and `calls` have the same gradient but for `factor`, where losses are
+    summed.
+    """
 
     what: str
     factor: int
@@ -136,7 +138,7 @@ class Place:
 
 
 async def measure_reduction(session: ProbeSession, findings: ProbeFindings) -> None:
-    """Sets fact reduction; needs the session's rate and noise. Raises BackendError."""
+    """Set fact reduction; needs the session's rate and noise. Raises BackendError."""
     found, norms = await _places(session, VARIANTS)
     results = [*_by_norms_where_hidden(VARIANTS, found, norms, session.noise)]
     datums = await _datums(session)
@@ -174,7 +176,7 @@ async def _places(session: ProbeSession, variants: Sequence[Variant]) -> tuple[l
 
 
 def programme(rate: float, variants: Sequence[Variant] = VARIANTS) -> list[TrainStep]:
-    """BLOCK steps for each variant, then a plain one."""
+    """Return BLOCK steps for each variant, then a plain one."""
     steps = []
     for variant in variants:
         plain, larger = sgd(rate), sgd(variant.factor * rate)
@@ -184,7 +186,7 @@ def programme(rate: float, variants: Sequence[Variant] = VARIANTS) -> list[Train
 
 
 def places(gains: Sequence[float], noise: float, variants: Sequence[Variant] = VARIANTS) -> list[Place]:
-    """The place of each variant, from the gains of `programme`."""
+    """Return the place of each variant, from the gains of `programme`."""
     found = []
     for at in range(0, BLOCK * len(variants), BLOCK):
         plain = (gains[at] + gains[at + BLOCK]) / 2
@@ -197,7 +199,7 @@ def places(gains: Sequence[float], noise: float, variants: Sequence[Variant] = V
 
 
 def norm_places(norms: Sequence[float | None], variants: Sequence[Variant] = VARIANTS) -> list[Place] | None:
-    """The places by the gradient norms that the server reports; None where it reports none."""
+    """Return the places by the gradient norms that the server reports; None where it reports none."""
     known = [norm for norm in norms if norm]
     if len(known) < len(norms):
         return None
@@ -246,7 +248,7 @@ def datums_of(scale: float, error: float) -> LossResult:
 
 
 def report(findings: ProbeFindings, results: Sequence[LossResult], noise: float) -> None:
-    """Rows and the fact."""
+    """Add the rows and the fact."""
     for one in results:
         verdict = "unclear" if one.meaning == "unknown" else VERDICTS[one.meaning]
         findings.row(GRADIENT, one.what, one.value, verdict, "" if verdict == "same" else "Tinker: sum")

@@ -16,7 +16,7 @@ MOST_REPEATS = 12
 
 
 def nearer(value: float, applied: float, ignored: float, noise: float, middle: float = 0.5) -> bool | None:
-    """True when `value` is nearer to what a setting gives, False when nearer to what it gives if ignored.
+    """Return True when `value` is nearer to `set`, the effect of a setting, than to that of ignoring it.
 
     `middle`: where the border is, 0 = at `applied`, 1 = at `ignored`. None when noise could turn the answer.
     """
@@ -28,7 +28,7 @@ def nearer(value: float, applied: float, ignored: float, noise: float, middle: f
 
 
 def scatter(gains: Sequence[float]) -> float:
-    """The largest deviation of equal steps' gains, which may fall steadily, from a line or (6 and more) a parabola."""
+    """Get largest deviation of equal steps' gains, which may fall steadily, from a line or (6 and more) a parabola."""
     degree = 2 if len(gains) >= 6 else 1
     free = len(gains) - degree - 1
     if free <= 0:
@@ -39,11 +39,11 @@ def scatter(gains: Sequence[float]) -> float:
 
 
 def deviation(gains: Sequence[float]) -> float:
-    """The largest deviation from the median, of gains that should all be about 0."""
+    """Return the largest deviation from the median, of gains that should all be about 0."""
     middle = statistics.median(gains)
     return max(abs(gain - middle) for gain in gains)
 
 
 def repeats(noise: float, gain: float) -> int:
-    """How often a step that gains `gain` must be repeated until noise cannot hide its effect."""
+    """Return how often a step that gains `gain` must be repeated until noise cannot hide its effect."""
     return min(MOST_REPEATS, max(1, math.ceil(ENOUGH * noise / max(gain, 1e-9))))

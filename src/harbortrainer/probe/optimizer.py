@@ -30,7 +30,7 @@ OWN_DECAY = 0.5  # the same, on a server that reports that it reaches no other a
 
 
 async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
-    """Sets facts adam, reduction, decays_other_adapters and what the session keeps. Raises BackendError."""
+    """Set facts adam, reduction, decays_other_adapters and the session's. Raises BackendError."""
     known = findings.facts.setdefault("adam", {})
     fresh = await session.run()
     await _signs(session, known)
@@ -59,7 +59,7 @@ async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
 
 
 async def warmed(session: ProbeSession, again: bool = False) -> None:
-    """Where many steps were taken (or `again`), put a fresh adapter in the place of the one in use: it gains more.
+    """Put a fresh adapter in the place of one that many steps were taken with (or `again`): it gains more.
 
     It takes some steps first: at its start one half has no gradient.
     """
@@ -69,7 +69,7 @@ async def warmed(session: ProbeSession, again: bool = False) -> None:
 
 
 def sign_step(session: ProbeSession) -> TrainStep:
-    """A step of the size `sign_rate` in every element, whatever the gradient."""
+    """Return a step of the size `sign_rate` in every element, whatever the gradient."""
     return TrainStep(adam(session.sign_rate))
 
 
@@ -125,7 +125,7 @@ async def _between(
 
 
 async def calibrate(session: ProbeSession) -> None:
-    """Sets the session's rate, with which a plain step gains about TARGET (0 when none does), noise and repeats."""
+    """Set the session's rate, with which a plain step gains about TARGET (0 when none does), noise and repeats."""
     factor = FIRST_FACTOR
     norm = (await session.run()).norms_at[0]
     for _ in range(12):
@@ -216,7 +216,7 @@ async def _grown(session: ProbeSession, client: tinker.TrainingClient, start: fl
 
 
 def shrunk(moved: float, gained: float, noise: float, share: float) -> bool | None:
-    """Whether weights that gained `gained` nats lost `share` of their size; None when noise hides it.
+    """Return whether weights that gained `gained` nats lost `share` of their size; None when noise hides it.
 
     The adapter's product A B keeps (1 - share)^2, and with it roughly that share of its gain.
     """

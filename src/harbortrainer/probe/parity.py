@@ -114,7 +114,7 @@ async def compare(a: ProbeSession, b: ProbeSession, steps: int) -> ParityReport:
 
 
 def tolerance_of(model_name: str) -> Tolerance:
-    """The tolerance for the type of the base model's weights; the wider one where that cannot be read."""
+    """Return the tolerance for the type of the base model's weights; the wider one where that cannot be read."""
     from transformers import AutoConfig  # takes a second: not at import
 
     try:
@@ -125,7 +125,7 @@ def tolerance_of(model_name: str) -> Tolerance:
 
 
 async def run_programme(session: ProbeSession, steps: int) -> ServerResult:
-    """The fixed programme: a forward pass, a step of plain gradient descent, `steps` of Adam, samples."""
+    """Return the fixed programme: a forward pass, a step of plain gradient descent, `steps` of Adam, samples."""
     client = await session.adapter()
     first = await run_chain(client)
     output = await session.wait("forward_backward", client.forward_backward(list(DATA), "cross_entropy"))
@@ -154,8 +154,8 @@ def _trained_rows(a: ServerResult, b: ServerResult, steps: int, tolerance: Toler
 def _apart(what: str, a: SgdChain, b: SgdChain, limit: float) -> ParityRow:
     apart = float(np.abs(np.array(a.logprobs) - np.array(b.logprobs)).max())
     verdict = "equal" if apart <= limit else "differs"  # NaN differs
-    sums = f"{math.fsum(a.logprobs):.4f}", f"{math.fsum(b.logprobs):.4f}"
-    return ParityRow(what, *sums, f"{apart:.2g} nats, largest of a token", f"{limit:g}", verdict)
+    one, other = f"{math.fsum(a.logprobs):.4f}", f"{math.fsum(b.logprobs):.4f}"
+    return ParityRow(what, one, other, f"{apart:.2g} nats, largest of a token", f"{limit:g}", verdict)
 
 
 def _ratio(what: str, a: float | None, b: float | None, limit: float) -> ParityRow:
@@ -186,8 +186,8 @@ async def _kl_row(
     inside = -tolerance.kl <= low and high <= tolerance.kl
     outside = low > tolerance.kl or high < -tolerance.kl
     verdict = "equal" if inside else "differs" if outside or not np.isfinite(ratios).all() else "unclear"
-    values = (mean, f"{scored.mean():.4f}") if name == "A" else (f"{scored.mean():.4f}", mean)
-    return ParityRow(what, *values, f"{ratios.mean():.2g} [{low:.2g}, {high:.2g}]", f"{tolerance.kl:g}", verdict)
+    one, two = (mean, f"{scored.mean():.4f}") if name == "A" else (f"{scored.mean():.4f}", mean)
+    return ParityRow(what, one, two, f"{ratios.mean():.2g} [{low:.2g}, {high:.2g}]", f"{tolerance.kl:g}", verdict)
 
 
 async def _scores(session: ProbeSession, path: str, samples: Sequence[Sequence[int]]) -> np.ndarray:
@@ -202,7 +202,7 @@ async def _scores(session: ProbeSession, path: str, samples: Sequence[Sequence[i
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:
-    """95 % interval of the mean; deterministic."""
+    """Return 95 % interval of the mean; deterministic."""
     drawn = np.random.default_rng(0).choice(values, (N_BOOTSTRAP, len(values)))
     low, high = np.percentile(drawn.mean(axis=1), [2.5, 97.5])
     return float(low), float(high)

@@ -31,7 +31,7 @@ log = logging.getLogger("harbortrainer")
 
 
 async def contract_of(session: Session, kind: ServerKind, model_name: str, say: Callable[[str], None]) -> Contract:
-    """The contract by a cached report, else by a new probe; on Tinker cloud without a report, by its documents.
+    """Return the contract by a cached report, else by a new probe; on Tinker cloud without a report, by its documents.
 
     Raises BackendError when a self-hosted server cannot be measured.
     """
@@ -51,7 +51,6 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
         reduction=facts.reduction,
         losses={name: frozenset(settings) for name, settings in facts.losses.items()},
         adam={name: facts.adam.get(name) for name in ADAM_SETTINGS},
-        decays_other_adapters=facts.decays_other_adapters,
         frozen_samplers=False if False in (frozen, keeps) else None if None in (frozen, keeps) else True,
         prompt_logprobs=facts.prompt_logprobs != "refused",
         can_sample=facts.can_sample,
@@ -63,7 +62,7 @@ async def contract_of(session: Session, kind: ServerKind, model_name: str, say: 
 async def load_or_probe(
     session: Session, model_name: str, refresh: bool = False, say: Callable[[str], None] = log.info
 ) -> ServerReport:
-    """The cached whole report of this version of the server and model, else that of a new probe. See `measured`."""
+    """Get the cached whole report of this version of the server and model, else that of a new probe. See `measured`."""
     if not refresh:
         known = load((await identify(session.url, session.key)).fingerprint, model_name)
         if known is not None and not known.short:
@@ -129,7 +128,7 @@ async def probe(session: Session, model_name: str, short: bool = False) -> Serve
 
 
 async def measure_all(session: ProbeSession, findings: ProbeFindings) -> None:
-    """All parts; each may fail alone. One free slot is enough; a part that lacks a second one reports it.
+    """Measure all parts; each may fail alone. One free slot is enough; a part that lacks a second one reports it.
 
     Raises BackendError when there is no free slot.
     """
@@ -166,7 +165,7 @@ async def _describe(session: ProbeSession, identity: "ServerIdentity", findings:
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """`server`: what healthz of this project's server reports, {} for other servers."""
+    """A server's identity. `server`: what healthz of this project's server reports, {} for other servers."""
 
     fingerprint: str
     server: dict[str, Any]

@@ -40,7 +40,7 @@ CALLS = ((1, (pair(),)), (4, (pair(4.0),)), (2, ((weighted(), weighted()),)))
 
 
 def promised(server: Mapping[str, Any]) -> bool:
-    """Whether a server's healthz names all repairs that the facts need."""
+    """Return whether a server's healthz names all repairs that the facts need."""
     return set(server.get("repairs", ())) >= NEEDED
 
 

@@ -80,7 +80,7 @@ class ProbeFindings:
         self.rows.append(Row(group, what, str(value), verdict, note))
 
     def judge(self, group: str, what: str, found: bool | None, texts: tuple[str, str], note: str = "") -> None:
-        """A row for a yes/no question: texts of yes (as on Tinker) and no; `note` is what follows from no."""
+        """Add a row for a yes/no question: texts of yes (as on Tinker) and no; `note` is what follows from no."""
         if found is None:
             self.row(group, what, "unclear", "unclear")
         else:
@@ -104,7 +104,7 @@ class ProbeFindings:
 
 
 def load(fingerprint: str, model_name: str) -> ServerReport | None:
-    """The cached report of exactly this server and model; None when it is missing or unreadable."""
+    """Return the cached report of exactly this server and model; None when it is missing or unreadable."""
     try:
         report = ServerReport.from_json(_cached(fingerprint, model_name).read_text())
     except (OSError, ValueError):
@@ -135,7 +135,7 @@ def show(report: ServerReport, console: Console) -> None:
 
 
 def table_of(rows: tuple[Row, ...]) -> Table:
-    """Three columns, so that 80 characters are enough: what, the measured value (with its note), and the verdict."""
+    """Get three columns, so that 80 characters are enough: what, the measured value and its note, the verdict."""
     table = Table(show_edge=False, pad_edge=False)
     for name, ratio in (("what", 5), ("measured", 8)):
         table.add_column(name, overflow="fold", ratio=ratio)

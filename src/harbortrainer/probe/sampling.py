@@ -46,7 +46,7 @@ async def asked(
     scored: bool = True,
     **more: Any,
 ) -> tinker.SampleResponse:
-    """One sample and, if `scored`, the prompt's logprobs. Raises BackendError.
+    """Return one sample and, if `scored`, the prompt's logprobs. Raises BackendError.
 
     Samples and scores are the same request, which a server compiles once; compute_logprobs would be another.
     """
@@ -126,17 +126,17 @@ async def _scores(session: ProbeSession, sampler: tinker.SamplingClient, finding
 
 
 async def scored(session: ProbeSession, sampler: tinker.SamplingClient) -> float:
-    """The summed logprob of TOKENS without the first."""
+    """Return the summed logprob of TOKENS without the first."""
     return math.fsum(known(await asked(session, sampler, SEQUENCE)))
 
 
 def known(answer: tinker.SampleResponse) -> Sequence[float]:
-    """The prompt's logprobs without None."""
+    """Return the prompt's logprobs without None."""
     return [value for value in answer.prompt_logprobs or () if value is not None]
 
 
 async def snapshots(session: ProbeSession, findings: ProbeFindings) -> None:
-    """Sets facts frozen_samplers, sampling_keeps_training. Raises BackendError."""
+    """Set facts frozen_samplers, sampling_keeps_training. Raises BackendError."""
     await warmed(session)
     client = session.client
     late = await session.published(client, "late")

@@ -59,7 +59,7 @@ class ProbeSession:
         return await awaited(what, work, CALL_LIMIT_SEC)
 
     async def adapter(self) -> tinker.TrainingClient:
-        """A fresh adapter, always from the same seed. Raises BackendError."""
+        """Return a fresh adapter, always from the same seed. Raises BackendError."""
         making = self.service.create_lora_training_client(self.model_name, rank=self.rank, seed=SEED)
         client = await self.wait("creating an adapter", making)
         self._models.append(client.model_id)
@@ -139,7 +139,7 @@ LOW_ID, HIGH_ID = 20, 220
 
 
 def tokens_of(seed: int) -> list[int]:
-    """N_TOKENS ids, the same on every machine for one seed."""
+    """Return N_TOKENS ids, the same on every machine for one seed."""
     return np.random.default_rng(seed).integers(LOW_ID, HIGH_ID, N_TOKENS).tolist()
 
 
@@ -149,19 +149,19 @@ SEQUENCE = tinker.ModelInput.from_ints(TOKENS)
 
 
 def datum(tokens: Sequence[int] = TOKENS, **inputs: Sequence[float]) -> tinker.Datum:
-    """A datum tokens[:-1] -> tokens[1:] with these inputs of the loss."""
+    """Return a datum tokens[:-1] -> tokens[1:] with these inputs of the loss."""
     tensors = {name: tinker.TensorData(data=list(values), dtype="float32") for name, values in inputs.items()}
     tensors["target_tokens"] = tinker.TensorData(data=list(tokens[1:]), dtype="int64")
     return tinker.Datum(model_input=tinker.ModelInput.from_ints(list(tokens[:-1])), loss_fn_inputs=tensors)
 
 
 def weighted(weight: float = 1.0, tokens: Sequence[int] = TOKENS) -> tinker.Datum:
-    """A datum for cross_entropy, with the same weight for every target."""
+    """Return a datum for cross_entropy, with the same weight for every target."""
     return datum(tokens, weights=[weight] * (len(tokens) - 1))
 
 
 def pair(weight: float = 1.0) -> tuple[tinker.Datum, ...]:
-    """One call's data: TOKENS twice, each target with half the weight.
+    """Return one call's data: TOKENS twice, each target with half the weight.
 
     Every call has two datums of one length, since a server compiles a program for each size.
     """
@@ -169,12 +169,12 @@ def pair(weight: float = 1.0) -> tuple[tinker.Datum, ...]:
 
 
 def sgd(rate: float, **changes: float) -> tinker.AdamParams:
-    """Plain gradient descent with this rate."""
+    """Return plain gradient descent with this rate."""
     return adam(**({"learning_rate": rate * EPS, "eps": EPS} | changes))
 
 
 def adam(learning_rate: float, eps: float = 1e-12, **changes: float) -> tinker.AdamParams:
-    """Adam without memory unless `changes` add it."""
+    """Return Adam without memory unless `changes` add it."""
     return tinker.AdamParams(**({"learning_rate": learning_rate, "beta1": 0.0, "beta2": 0.0, "eps": eps} | changes))
 
 
@@ -188,7 +188,7 @@ class TrainStep:
 
 
 def idle(optimizer: tinker.AdamParams) -> TrainStep:
-    """A step whose gradient is exactly 0: all advantages are."""
+    """Return a step whose gradient is exactly 0: all advantages are."""
     still = datum(TOKENS, logprobs=[-1.0] * N_TARGETS, advantages=[0.0] * N_TARGETS)
     return TrainStep(optimizer, ((still, still),), "importance_sampling")
 
@@ -249,7 +249,7 @@ async def drop_gradient(session: ProbeSession, client: tinker.TrainingClient) ->
 
 
 async def total(client: tinker.TrainingClient) -> float:
-    """The summed logprob of TOKENS under the weights in training; changes nothing."""
+    """Return the summed logprob of TOKENS under the weights in training; changes nothing."""
     return (await run_chain(client)).totals[-1]
 
 
@@ -275,7 +275,7 @@ def _norm(metrics: dict[str, float]) -> float | None:
 
 
 def summed_loss(output: tinker.ForwardBackwardOutput) -> float | None:
-    """The reported loss, summed over all datums; None where none is reported."""
+    """Return the reported loss, summed over all datums; None where none is reported."""
     parts = [one.get("elementwise_loss") for one in output.loss_fn_outputs]
     if all(part is not None for part in parts):
         return math.fsum(float(value) for part in parts if part is not None for value in part.data)

@@ -112,7 +112,7 @@ BY_WORK = frozenset({*WORK_ATTACKS, "imported work"})  # in files that the task 
 
 
 def scripts_of(task: Path, work: Mapping[str, bool]) -> dict[str, dict[str, str]]:
-    """The scripts of all attacks, by group and kind. The attacks of a group live together in one trial."""
+    """Return the scripts of all attacks, by group and kind. The attacks of a group live together in one trial."""
     found = {"task": {kind: script(task) for kind, script in ATTACKS.items()}}
     if work:
         found["work"] = {kind: script(work) for kind, script in WORK_ATTACKS.items()}
@@ -120,7 +120,7 @@ def scripts_of(task: Path, work: Mapping[str, bool]) -> dict[str, dict[str, str]
 
 
 def together(scripts: Iterable[str]) -> str:
-    """One script that runs all of them, each in a shell of its own."""
+    """Return one script that runs all of them, each in a shell of its own."""
     return "\n".join(f"({script}\n)" for script in scripts)
 
 

@@ -102,7 +102,7 @@ async def check(args: CheckArgs) -> int:
 
 
 async def qualify_all(paths: Sequence[Path], args: CheckArgs) -> list[TaskReport]:
-    """One report a task, in order, from the cache where it has one."""
+    """Return one report a task, in order, from the cache where it has one."""
     set_origins(args.images, args.base_images)
     decide = {"n_oracle": args.n_oracle, "type": args.environment_type, **args.environment_kwargs}
     usual = settings(CheckArgs)

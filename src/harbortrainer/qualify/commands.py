@@ -136,7 +136,7 @@ def needs(folder: Path) -> list[str]:
 
 
 def task_folders(args: ListArgs) -> list[Path]:
-    """Folders of the tasks that the arguments name: tasks, and sources as a run takes them. Raises UserError."""
+    """Return folders of the tasks that the arguments name: tasks, and sources as a run takes them. Raises UserError."""
     found: dict[Path, None] = {}
     given = {part: Path(part).expanduser() for name in args.dirs for part in name.split(",") if part}
     alone = [folder for folder in given.values() if looks_like_task(folder)]

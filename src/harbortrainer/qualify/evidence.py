@@ -53,7 +53,7 @@ class Evidence:
 
 
 def read_evidence(trial: Path) -> Evidence:
-    """Of a trial's folder. Blocks."""
+    """Read the evidence of a trial's folder. Blocks."""
     solution = _texts(trial, "oracle.txt")
     codes = [int(text) for text in _texts(trial, "exit-code.txt") if text.strip().isdigit()]
     try:
@@ -129,7 +129,7 @@ def _of_tests(left: Evidence) -> Iterable[str]:
 
 
 def why_not_built(error: str) -> str:
-    """The cause first, then the step of the Dockerfile, of what the builder printed."""
+    """Return the cause first, then the step of the Dockerfile, of what the builder printed."""
     head, *log = error.strip().splitlines()
     said = [line for one in log if (line := _quoted(one)) and not line.startswith(_BUILDERS_OWN)]
     step = next((_quoted(one) for one in reversed(log) if one.startswith("Step ")), "")

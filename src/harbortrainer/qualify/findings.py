@@ -73,7 +73,7 @@ class TaskReport:
 
 
 def judge_oracle(trials: Sequence[QualificationTrial]) -> list[Finding]:
-    """Every fresh trial must earn 1, and every repeat of its verifier the same."""
+    """Return every fresh trial must earn 1, and every repeat of its verifier the same."""
     faults = [one.fault for one in trials if one.reward is None]
     if faults:
         hangs = any("VerifierTimeout" in fault for fault in faults)
@@ -106,7 +106,7 @@ def _judge_repeats(trials: Sequence[QualificationTrial]) -> list[Finding]:
 
 
 def judge_no_op(trial: QualificationTrial) -> list[Finding]:
-    """A trial that does nothing must be graded, and must not pass at any repeat."""
+    """Return a trial that does nothing must be graded, and must not pass at any repeat."""
     if trial.reward is None:
         kind = "hanging verifier" if "VerifierTimeout" in trial.fault else "no-op is not graded"
         return [Finding(kind, Severity.ERROR, f"doing nothing: {trial.why or trial.fault}")]
@@ -165,7 +165,7 @@ def judge_network(offline: QualificationTrial, online: QualificationTrial | None
 
 
 def fetches(task: Path) -> list[Finding]:
-    """Notes on scripts that fetch from the network; requests to the same host do not count."""
+    """Return notes on scripts that fetch from the network; requests to the same host do not count."""
     found: list[Finding] = []
     for who, files in (("verifier", scripts(task)), ("oracle", task.glob("solution/**/*.sh"))):
         words = set(fetching("\n".join(map(code, files))))
@@ -178,7 +178,7 @@ _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
 
 
 def reward_of(written: str) -> float:
-    """The reward in a file's text, as Harbor reads it; NaN = none."""
+    """Return the reward in a file's text, as Harbor reads it; NaN = none."""
     numbers = re.findall(_NUMBER, written)
     named = re.search(rf'"reward"\s*:\s*({_NUMBER})', written)
     return float(named.group(1)) if named else float(numbers[0]) if numbers else math.nan

@@ -32,7 +32,7 @@ UNWATCHED = (
 
 
 def read(task: Path) -> TaskReport:
-    """A report on what is found without a container. Blocks."""
+    """Return a report on what is found without a container. Blocks."""
     report = TaskReport(task.name, str(task), digest(task))
     if fault := find_fault(task):
         report.add("format", Severity.ERROR, fault)
@@ -42,7 +42,7 @@ def read(task: Path) -> TaskReport:
 
 
 async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, building: asyncio.Semaphore) -> TaskReport:
-    """A report; a broken format or build, a failing oracle or a passing no-op ends the qualification early."""
+    """Return a report; a broken format or build, a failing oracle or a passing no-op ends the qualification early."""
     report = await asyncio.to_thread(read, task)
     if report.bad or not await _build(report, task, trials, args, building):
         return report
@@ -201,7 +201,7 @@ def existing(names: Sequence[str]) -> str:
 
 
 def readable(task: Path, output: str) -> list[str]:
-    """Files of the tests or the solution in the output of `searching`: "NAME as PATH"."""
+    """Return files of the tests or the solution in the output of `searching`: "NAME as PATH"."""
     known = {hashlib.sha256(content).hexdigest(): name for name, content in _hidden(task).items()}
     pairs = (line.split(maxsplit=1) for line in output.splitlines() if line[:64] in known)
     return sorted(f"{known[digest]} as {path}" for digest, path in pairs)

@@ -19,7 +19,7 @@ _DEAD = re.compile(
 
 
 def static_findings(task: Path) -> list[Finding]:
-    """Blocks."""
+    """Return what can be said of a task without a trial. Blocks."""
     lacking = [f"its Dockerfile copies {name}, which is not in environment/" for name in _lacking(task / "environment")]
     return [
         *(Finding("build", Severity.ERROR, why) for why in lacking[:1]),

@@ -53,7 +53,7 @@ class TaskOracle(OracleAgent):
 
 
 class OfflineOracle(TaskOracle):
-    """In an environment whose network is cut."""
+    """The oracle in an environment whose network is cut."""
 
     @override
     @boundary
@@ -138,7 +138,7 @@ class QualificationTrials:
         return await self._run(task, agent, ORACLE, repeats=repeats, offline=offline)
 
     async def stranger(self, task: Path) -> QualificationTrial:
-        """A trial of the oracle where only the instruction, and what users allow, tell what the task asks for.
+        """Return a trial of the oracle where only the instruction, and what users allow, tell what the task asks for.
 
         A reward that depends on more is the trial's all the same, and `unasked` names that.
         """

@@ -46,7 +46,7 @@ def parse(argv: Sequence[str]) -> ReplayArgs:
 
 
 def changed(config: Config, args: ReplayArgs) -> Config:
-    """The settings of a step, changed by `args`. Raises UserError for a change that cannot be replayed."""
+    """Return the settings of a step, changed by `args`. Raises UserError for a change that cannot be replayed."""
     given = {name: value for name in SETTINGS if (value := getattr(args, name)) not in (None, {})}
     if args.loss_fn in ("importance_sampling", "dppo"):  # it has no thresholds
         given = {"clip_thresholds": None} | given

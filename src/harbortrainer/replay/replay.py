@@ -39,8 +39,8 @@ class Journal:
         self._run = run
         self._schedule = SettingsByStep((), ConfigHistory(run, Config).configs())
         ledger = read_lines(run.ledger, checked=True)
-        composed = [record for record in ledger if record["event"] == "composed"]
-        self._composed = {record["step"]: [GroupSlot(*group) for group in record["groups"]] for record in composed}
+        composed = {record["step"]: record["groups"] for record in ledger if record["event"] == "composed"}
+        self._composed = {step: [GroupSlot(batch, place) for batch, place in composed[step]] for step in composed}
         self.records = updates_that_count(ledger)
         rows = read_lines(run.metrics)
         # largest |trainer's - sampler's logprob| of each step's first update, in nats; None = not logged
@@ -50,7 +50,7 @@ class Journal:
         return self._schedule.at(step).config
 
     def groups(self, step: int) -> list[TrajectoryGroup]:
-        """The batch as the trainer had it, without slots in which no trial ended."""
+        """Return the batch as the trainer had it, without slots in which no trial ended."""
         stored = self._stored(step)
         slots: dict[TrialName, Trajectory] = {}
         for trajectory in sorted(stored, key=lambda t: t.reward is None):  # a graded trial takes the slot first
@@ -71,7 +71,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """`parts`: the sequences of each optimizer step, before a KL penalty."""
+    """A rebuilt step. `parts`: the sequences of each optimizer step, before a KL penalty."""
 
     batch: TrainingBatch
     parts: Sequence[Sequence[TrainingSequence]]
@@ -83,13 +83,13 @@ class Rebuilt:
 
 
 def rebuild(groups_P: Sequence[TrajectoryGroup], config: Config, step: int, too_far: Collection[str] = ()) -> Rebuilt:
-    """The batch as `config` makes it. `too_far`: trials that the run's own update left out."""
+    """Return the batch as `config` makes it. `too_far`: trials that the run's own update left out."""
     batch = assemble(groups_P, config)
     return Rebuilt(batch, optimizer_batches(batch.sequences_D, config, step, too_far))
 
 
 def numbers(rebuilt: Rebuilt, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Numbers of a step. `weight`: sum of |advantage| over all sampled tokens as sent, after `loss_norm`."""
+    """Return numbers of a step. `weight`: sum of |advantage| over all sampled tokens as sent, after `loss_norm`."""
     advantages = rebuilt.batch.advantages
     trials = {s.trial_name for s in rebuilt.batch.sequences_D}
     signal = [any(advantages.get(t.trial_name) for t in g.trajectories_G if t.trial_name in trials) for g in groups_P]
@@ -106,13 +106,13 @@ def numbers(rebuilt: Rebuilt, groups_P: Sequence[TrajectoryGroup]) -> dict[str, 
 
 
 def changed_datums(one: Rebuilt, other: Rebuilt) -> int:
-    """How many datums only one of them has, or differ in any bit as they are sent."""
+    """Return how many datums only one of them has, or differ in any bit as they are sent."""
     a, b = _datums(one), _datums(other)
     return sum(a.get(key) != b.get(key) for key in a.keys() | b.keys())
 
 
 def clipped(config: Config, gap: float | None, run_substeps: int) -> float | None:
-    """Share of the step's tokens whose probability ratio lies outside the thresholds; None = unknown.
+    """Return the share of the step's tokens whose probability ratio lies outside the thresholds; None = unknown.
 
     `gap`: largest |log ratio| before the batch's first optimizer step. No run stores the trainer's logprob of each
     token, so the share is known only where all ratios lie within the thresholds: it is 0.
@@ -127,7 +127,7 @@ def clipped(config: Config, gap: float | None, run_substeps: int) -> float | Non
 
 
 def same_as_recorded(rebuilt: Rebuilt, record: Mapping[str, Any]) -> str:
-    """What differs from the ledger's record of the step; "" = nothing."""
+    """Return what differs from the ledger's record of the step; "" = nothing."""
     trials = list(dict.fromkeys(s.trial_name for s in rebuilt.batch.sequences_D))
     if lost := [name for name in record["trials"] if name not in trials]:
         return f"{len(lost)} of {len(record['trials'])} trained trials are missing or not trained on ({lost[0]} …)"
@@ -165,7 +165,9 @@ MEANS = ("mean_abs_advantage",)  # over trials; the other numbers are summed
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """`step` as in metrics.jsonl. `difference`: how the rebuilt datums differ from the run's own, "" = in no bit."""
+    """A step's report: `step` as in metrics.jsonl. `difference`: how the rebuilt datums differ from the run's own, ""
+    = in no bit.
+    """
 
     step: int
     run: dict[str, float]
@@ -177,7 +179,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """`settings`: field -> value of the run (at its first replayed step), value of the replay."""
+    """A replay's report. `settings`: field -> value of the run (at its first replayed step), value of the replay."""
 
     run_dir: str
     settings: dict[str, tuple[Any, Any]]

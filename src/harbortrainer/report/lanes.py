@@ -17,7 +17,7 @@ Span = tuple[float, float]  # Unix seconds: begin, end
 def lanes(
     records: Iterable[Mapping[str, Any]], trials: Sequence[TrialRow], rows: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Lanes of the last steps and of the whole run; none without an update whose time is known.
+    """Return lanes of the last steps and of the whole run; none without an update whose time is known.
 
     An update ends when the ledger has it; its length and that of the publishing are in the step's row.
     """
@@ -42,7 +42,7 @@ def lanes(
 
 
 def at_once(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The last number of agents of n_parallel_envs=auto, and why it changed last; {} where it was a number."""
+    """Return the last number of agents of n_parallel_envs=auto, and why it changed last; {} where it was a number."""
     for row in reversed(rows):
         limit, why = row.get("rollout/parallel_limit"), row.get("rollout/parallel_why")
         if isinstance(limit, int | float) and isinstance(why, int | float):
@@ -95,7 +95,7 @@ def _clipped(spans: Iterable[Span], window: Span) -> list[Span]:
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """The time in any of the spans, as spans that do not touch."""
+    """Return the time in any of the spans, as spans that do not touch."""
     found: list[Span] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:
@@ -110,7 +110,7 @@ def length(spans: Iterable[Span]) -> float:
 
 
 def under_way(spans: Sequence[Span], window: Span) -> list[float]:
-    """Mean number of spans that hold in each of BINS parts of the window."""
+    """Return the mean number of spans that hold in each of BINS parts of the window."""
     width = (window[1] - window[0]) / BINS
     held = [0.0] * BINS
     if width <= 0:

@@ -73,7 +73,7 @@ _OUTPUT = ("test-stdout.txt", "test-stderr.txt", "reward.txt", "reward.json")
 
 
 def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
-    """What the trial left on disk, as JSON values; a note replaces what a missing or damaged file held."""
+    """Return what the trial left on disk, as JSON values; a note replaces what a missing or damaged file held."""
     folder = run / "rollouts" / trial.folder / trial.name
     messages = conversation(folder) or talk(folder)
     shown: dict[str, Any] = {"notes": [], "files": [name for name in _FILES if (folder / name).is_file()]}
@@ -115,7 +115,7 @@ ROLES = {"assistant": "agent", "tool": "result"}  # of a venue's own conversatio
 
 
 def talk(folder: Path) -> list[dict[str, Any]]:
-    """A venue's own conversation: role and text; of agent and user also `calls`; results name their tool. [] = none.
+    """Get venue's own conversation: role and text; of agent and user also `calls`; results name their tool. [] = none.
 
     System text and tools come first; the last message is the user's that ended the conversation, if one did.
     """

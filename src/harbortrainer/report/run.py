@@ -31,7 +31,7 @@ Bar = tuple[int, int, float, float]  # trial, stage, begin and length in seconds
 
 
 def timelines(run: Path, trials: Sequence[TrialRow]) -> dict[str, dict[str, Any]]:
-    """Bars of batches by folder name; `began`: Unix seconds. At most MOST_FILES trials, always in whole batches.
+    """Return bars of batches by folder name; `began`: Unix seconds. At most MOST_FILES trials, always in whole batches.
 
     Training and evaluation take turns: the last batch of each, the first, then batches evenly spread.
     """
@@ -54,7 +54,7 @@ def timelines(run: Path, trials: Sequence[TrialRow]) -> dict[str, dict[str, Any]
 
 
 def spread[T](items: Sequence[T]) -> list[T]:
-    """All items: the last, the first, the middle one, then the middles of the halves, and so on."""
+    """Return all items: the last, the first, the middle one, then the middles of the halves, and so on."""
     if len(items) < 3:
         return list(items)[::-1]
     order, spans = [len(items) - 1, 0], [(0, len(items) - 1)]
@@ -103,7 +103,7 @@ STEP = "global_step"
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """{"steps": [...], "values": {metric: one value a step, None = none there}, "odd": {metric: values that are no
+    """Give {"steps": [...], "values": {metric: one value a step, None = none there}, "odd": {metric: values that are no
     finite number}}. A step that was written twice counts once, as it was written last.
     """
     by_step = {row[STEP]: row for row in rows if isinstance(row.get(STEP), int)}
@@ -115,7 +115,7 @@ def columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def batch_intervals(trials: Sequence[TrialRow]) -> dict[str, list[Any]]:
-    """Each training batch's step, mean over tasks of the graded trials' reward, and 95% interval."""
+    """Return each training batch's step, mean over tasks of the graded trials' reward, and 95% interval."""
     rewards: defaultdict[int, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trial in trials:
         if trial.kind == TRAIN and trial.step is not None and trial.reward is not None:
@@ -146,7 +146,7 @@ SHARED = ("task", "kind", "folder", "outcome", "cause", "stage", "fate", "use", 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """`shown`: the run's part of the page."""
+    """A run for its page. `shown`: the run's part of the page."""
 
     run: RunDirectory
     trials: list[TrialRow]

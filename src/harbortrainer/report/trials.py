@@ -64,7 +64,7 @@ class TrialRow:
 
 
 def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:
-    """One row a trial name, in order of start; the last of repeated lines counts."""
+    """Return one row a trial name, in order of start; the last of repeated lines counts."""
     rows: dict[str, TrialRow] = {}
     composed: dict[tuple[int, int], int] = {}
     for record in records:
@@ -88,7 +88,7 @@ def read_trials(records: Iterable[Mapping[str, Any]]) -> list[TrialRow]:
 
 
 def funnel(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Counts of trials started, finished, by fate, trained and masked; for training, evaluation and other trials."""
+    """Count trials started, finished, by fate, trained and masked; for training, evaluation and other trials."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
         match record.get("event"):
@@ -138,8 +138,8 @@ def _unused(row: TrialRow) -> str:
 
 
 def choose(trials: Sequence[TrialRow], most: int) -> list[int]:
-    """Indices of at most `most` trials: in turn failures of each cause, the last training batch, the last evaluation,
-    the best, the worst, and a random sample (the same each time).
+    """Get indices of at most `most` trials: in turn failures of each cause, the last training batch, the last
+    evaluation, the best, the worst, and a random sample (the same each time).
     """
     ended = [index for index, trial in enumerate(trials) if trial.ended is not None]
     graded = [index for index in ended if trials[index].reward is not None]

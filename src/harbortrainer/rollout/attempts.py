@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from harbortrainer.learning.agents import drawn
 from harbortrainer.learning.brought import function, with_reward
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, PASSING, UNSUPPLIED, OutcomePolicy
@@ -32,13 +33,16 @@ class TrialJournal(Protocol):
     quarantined: dict[str, str]
 
     def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
-        """The trial is about to start on this host, "" = this machine; `agent` acts, "" = the policy alone."""
+        """Record that the trial is about to start on this host, "" = this machine;
+
+        `agent` acts, "" = the policy alone.
+        """
 
     def ended(self, trajectory: Trajectory, disposition: str) -> None:
         """`disposition`: graded, dropped, quarantined, cancelled, or "replaced by TRIAL"."""
 
     def attempts(self, first: str) -> tuple[int, int]:
-        """Trials that ended in the slot of the trial `first`, in any process, and those that cost an attempt."""
+        """Return trials that ended in the slot of the trial `first`, in any process, and those that cost an attempt."""
         return 0, 0
 
 
@@ -66,7 +70,7 @@ class Attempts:
     async def fill(
         self, first: TrialRequest, policy: OutcomePolicy, note: OnTrajectory, keep: OnTrajectory
     ) -> Trajectory:
-        """The trial that fills the slot of `first`, or the last one that failed to; continues an earlier process's.
+        """Get the trial that fills the slot of `first`, or the last one that failed to; continues an earlier process's.
 
         `note` sees each trial, and may raise; `keep`, called in a thread, stores the last one before it is recorded.
         A trial that an outage of its venue's service or of the server hit costs no attempt. Once the run is to stop,
@@ -106,16 +110,16 @@ class Attempts:
             log.warning("trial %s is replaced: %s: %s", request.name, trajectory.outcome, trajectory.detail)
 
     def unsupplied(self, task: Task) -> str:
-        """Why an earlier group of the task could not be run; "" = none was refused."""
+        """Return why an earlier group of the task could not be run; "" = none was refused."""
         _, _, reason = self.quarantine.reasons.get(task.name, "").partition(f"{Outcome.INFRASTRUCTURE_ERROR}: ")
         return reason if reason.startswith(UNSUPPLIED) else ""
 
     async def leave_out(self, request: TrialRequest, why: str) -> None:
         """Record that the trials of a task cannot be run; it is left out of the run if no network was at fault."""
         attempt = self.journal.attempts(request.name)[0] + 1
-        names = request.task.name, self._numbered(request, attempt).name
-        lost = Trajectory(*names, (), None, Outcome.INFRASTRUCTURE_ERROR, why, attempt=attempt)
-        await _in_thread(self.journal.started, names[1], names[0], attempt)
+        task, trial = request.task.name, self._numbered(request, attempt).name
+        lost = Trajectory(task, trial, (), None, Outcome.INFRASTRUCTURE_ERROR, why, attempt=attempt)
+        await _in_thread(self.journal.started, trial, task, attempt)
         passing = why.startswith(PASSING)
         await _in_thread(self.journal.ended, lost, "dropped" if passing else "quarantined")
         if not passing:
@@ -134,7 +138,8 @@ class Attempts:
             before, began, trajectory = host.outages, asyncio.get_running_loop().time(), None
             observer.moved(request.name, TrialState.WAITING)
             try:
-                await _in_thread(self._begin, request, host.name, room.agent)
+                agent = drawn(room.agent, self.settings.config.seed, request.name)
+                await _in_thread(self._begin, request, host.name, agent)
                 trajectory = await host.run(request)
                 if trajectory.outcome in FAULTS:
                     await host.suspect()
@@ -211,5 +216,5 @@ def trial_seed(seed: int, name: str) -> int:
 def _cancelled(request: TrialRequest, why: str, spent: TrialCancelled | Trajectory | None) -> Trajectory:
     """`spent`: has what was sampled before, and the tokens of a simulated user; None = nothing."""
     turns, stats = (spent.turns, spent.stats) if spent is not None else ((), {})
-    names = request.task.name, request.name
-    return Trajectory(*names, turns, None, Outcome.CANCELLED, why, attempt=request.attempt, stats=stats)
+    task, attempt = request.task.name, request.attempt
+    return Trajectory(task, request.name, turns, None, Outcome.CANCELLED, why, attempt=attempt, stats=stats)

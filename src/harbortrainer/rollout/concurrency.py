@@ -30,7 +30,7 @@ log = logging.getLogger("harbortrainer")
 
 
 def level_of(config: Config, most: int, metrics: Path | None = None) -> Level | None:
-    """The level of a run, None for a number. `most`: agents at once; `metrics`: of its earlier processes."""
+    """Return the level of a run, None for a number. `most`: agents at once; `metrics`: of its earlier processes."""
     if config.n_parallel_envs != AUTO:
         return None
     rows = read_lines(metrics) if metrics is not None else []

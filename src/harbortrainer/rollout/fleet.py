@@ -28,7 +28,7 @@ class FleetHost(venue.Host, Protocol):
     def places(self) -> int: ...
 
     def publish(self, client: SamplingClient, version: int) -> None:
-        """Trials that start from now on sample these weights."""
+        """Let trials that start from now on sample these weights."""
 
     async def drain(self) -> None:
         """Return when no request of its own sampler is in flight, or the host is lost."""
@@ -48,15 +48,15 @@ class Hosts(Protocol):
         ...
 
     def cluster(self, run: venue.RunParts, place: venue.Venue) -> "Cluster":
-        """The hosts of one run. `place`: the venue of its trials, which each host has too."""
+        """Return the hosts of one run. `place`: the venue of its trials, which each host has too."""
         ...
 
 
 class Cluster(Protocol):
-    """Where a run's hosts come from when they are other machines."""
+    """The source of a run's hosts when they are other machines."""
 
     def joined(self, fleet: "Fleet", tasks: Sequence[Task], say: venue.Say) -> AbstractAsyncContextManager[object]:
-        """Hosts that can run these tasks are in the fleet within the block, new ones too. Raises UserError."""
+        """Return hosts that can run these tasks are in the fleet within the block, new ones too. Raises UserError."""
         ...
 
 
@@ -112,7 +112,7 @@ class Fleet(Follower):
 
     @contextlib.asynccontextmanager
     async def host(self) -> AsyncIterator[FleetHost]:
-        """The host of one trial that has passed the gate. Raises EnvironmentFault when there is none for too long."""
+        """Yield host of one trial that has passed the gate. Raises EnvironmentFault when there is none for too long."""
         host = await self._choose()
         self._count(host, 1)
         try:
@@ -140,7 +140,7 @@ class Fleet(Follower):
         return dict(sums)
 
     def published(self, client: SamplingClient, version: int) -> None:
-        """Trials that start from now on sample these weights, on every host."""
+        """Let trials that start from now on sample these weights, on every host."""
         self._published = client, version
         for host in self._trials:
             host.publish(client, version)

@@ -23,28 +23,29 @@ class TrialState(StrEnum):
 
 
 class TrialObserver:
-    """Called from any thread, several times in every turn: calls must be cheap, and neither block nor raise.
+    """An observer, called from any thread, several times in every turn: calls must be cheap, and neither block nor
+    raise.
 
     This one ignores every call.
     """
 
     def moved(self, trial_name: str, state: TrialState | None) -> None:
-        """None: the trial has ended."""
+        """Note the state of a trial; None: it has ended."""
 
     def sampled(self, tokens: int) -> None:
-        """By the policy, in one turn of any trial."""
+        """Note tokens that the policy sampled in one turn of any trial."""
 
     def replaced(self, trial_name: str) -> None:
-        """By a fresh trial in the same slot."""
+        """Note that a fresh trial takes the slot of this one."""
 
     def kept(self, trajectory: Trajectory) -> None:
-        """An earlier process ran it."""
+        """Note a trial that an earlier process ran."""
 
     def limited(self, agents: int, why: str) -> None:
-        """With n_parallel_envs=auto: so many agents may run at once from now on, and why."""
+        """Set the number of agents allowed at once, with n_parallel_envs=auto, and why."""
 
     def hosts(self, trials: Mapping[str, tuple[int, int]], lost: int) -> None:
-        """With hosts: by name of a host its trials now and its places; hosts lost so far."""
+        """Note by name of a host its trials now and its places; hosts lost so far."""
 
 
 UNOBSERVED = TrialObserver()
@@ -101,12 +102,12 @@ class Gates:
 
 
 def first_agents(config: Config) -> int:
-    """Agents at once when a run starts."""
+    """Return agents at once when a run starts."""
     return FIRST_AGENTS if config.n_parallel_envs == AUTO else config.n_parallel_envs
 
 
 def n_containers(config: Config, agents: int | None = None) -> int:
-    """The most environments at once: those whose agent runs or that are verified, and those started ahead.
+    """Return the most environments at once: those whose agent runs or that are verified, and those started ahead.
 
     `agents`: at once, None = as the configuration says.
     """
@@ -116,10 +117,10 @@ def n_containers(config: Config, agents: int | None = None) -> int:
 
 
 def starts_ahead(config: Config) -> bool:
-    """Whether environments start before an agent can use them."""
+    """Return whether environments start before an agent can use them."""
     return config.local_environments
 
 
 def most_agents(config: Config, environments: int) -> int:
-    """The most agents at once of which `n_containers` is not above `environments`; at least 1."""
+    """Return the most agents at once of which `n_containers` is not above `environments`; at least 1."""
     return max((n for n in range(1, environments + 1) if n_containers(config, n) <= environments), default=1)

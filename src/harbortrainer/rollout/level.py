@@ -18,7 +18,7 @@ FIRST_HOLD, LONGEST_HOLD = 2, 16  # windows between a try that failed and the ne
 
 
 class Why(IntEnum):
-    """Why the limit changed last; the numbers are `rollout/parallel_why`."""
+    """The reason of the limit's last change; the numbers are `rollout/parallel_why`."""
 
     START = 0
     MORE = 1
@@ -55,7 +55,7 @@ class Window:
 
 
 class Level:
-    """`limit` is between 1 and `most`; `why` it changed last."""
+    """A number of agents: `limit` is between 1 and `most`; `why` it changed last."""
 
     def __init__(self, most: int, limit: int | None = None) -> None:
         """`limit`: where an earlier process was; None = FIRST, from which it doubles while that pays."""
@@ -71,7 +71,7 @@ class Level:
         self._next_fewer = False  # whether the next try is of fewer agents
 
     def judge(self, window: Window) -> bool:
-        """At the end of a window at `limit`: whether the limit changed."""
+        """Judge the window that ends at `limit`. Returns whether the limit changed."""
         self._fastest = min(self._fastest / FASTER, window.latency)
         self._late = self._late + 1 if window.latency > LATE * self._fastest else 0
         if self._base is None or self.limit == self._base[0]:
@@ -89,14 +89,14 @@ class Level:
         return self._try()
 
     def slow_starts(self) -> bool:
-        """Containers started slowly: whether the limit changed."""
+        """Return containers started slowly: whether the limit changed."""
         fewer = max(1, int(DECREASE * self.limit))
         self._base, self._held, self._next_fewer = None, FIRST_HOLD, False
         self._end_doubling(fewer)
         return self._change(fewer, Why.SLOW_STARTS)
 
     def unused(self) -> bool:
-        """No window could be measured at `limit`, since too few trials ran: whether the limit changed."""
+        """Return no window could be measured at `limit`, since too few trials ran: whether the limit changed."""
         if self._base is None or self.limit <= self._base[0]:
             return False
         self._return(Why.UNUSED)

@@ -20,7 +20,7 @@ def lost_to_server(trajectory: Trajectory) -> bool:
 
 
 def blames_task(trajectory: Trajectory) -> bool:
-    """Whether a trial without a reward counts against its task.
+    """Return whether a trial without a reward counts against its task.
 
     Those of the server, the policy, the simulated user, a network and a full disk do not.
     """

@@ -13,6 +13,7 @@ from typing import Any
 from harbortrainer.config import Config
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import BackendError, EnvironmentFault
+from harbortrainer.learning.agents import agents_of, drawn
 from harbortrainer.learning.trajectory import (
     BatchKind,
     Outcome,
@@ -59,7 +60,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """`size` trials of one task, each named by its TrialName; `outcome_policy` applies to kind "step".
+    """A group: `size` trials of one task, each named by its TrialName; `outcome_policy` applies to kind "step".
 
     `on_trajectory` is called in a thread, once for each slot, when nothing about it will change. `done`: trials of an
     earlier process by name; the first one for a slot fills it.
@@ -139,7 +140,7 @@ class Rollouts:
             yield
 
     def expect(self, tasks: Sequence[Task]) -> None:
-        """Trials of these tasks come next, in this order: what they need may be made ahead."""
+        """Announce trials of these tasks, next and in this order: what they need may be made ahead."""
         for name in dict.fromkeys(task.venue for task in tasks):
             self._rooms[name].expect([task for task in tasks if task.venue == name])
 
@@ -237,13 +238,13 @@ class Rollouts:
         return group_trajectories(group.task.name, await _gather(map(fill, names)))
 
     def unsupplied(self, group: GroupRequest, lacking: str) -> TrajectoryGroup:
-        """The group whose trials cannot be run."""
+        """Return the group whose trials cannot be run."""
         name = str(TrialName(group.kind, group.step, group.problem, 0))
         lost = Trajectory(group.task.name, name, (), None, Outcome.INFRASTRUCTURE_ERROR, lacking)
         return group_trajectories(group.task.name, [lost])
 
     def hold_agents(self) -> None:
-        """Trials start their environments, and no agent begins, until `release_agents`."""
+        """Let trials start their environments, but no agent begin, until `release_agents`."""
         self._settings.gates.weights.clear()
 
     def release_agents(self) -> None:
@@ -255,7 +256,7 @@ class Rollouts:
             room.close_batch(trials_dir, n_trials)
 
     def patience(self) -> Patience:
-        """For the trials of one batch: twice those that may run at once, on all hosts that have joined."""
+        """Make the patience with one batch: twice the trials that may run at once, on all hosts that have joined."""
         gates = self._gates
 
         def most() -> int:
@@ -275,7 +276,9 @@ class Rollouts:
         lost = [t for t in trajectories if t.outcome in (Outcome.INFRASTRUCTURE_ERROR, Outcome.CANCELLED)]
         if trajectories and len(lost) == len(trajectories) and not (self._graded and one_task):
             raise _refusal(lost)
-        check_agents(trajectories)
+        config = self._settings.config
+        for agent in agents_of(config):
+            check_agents([t for t in trajectories if drawn(config.agent, config.seed, t.trial_name) == agent])
 
     def _request(self, name: TrialName, group: GroupRequest) -> TrialRequest:
         seed = trial_seed(self._settings.config.seed, str(name))

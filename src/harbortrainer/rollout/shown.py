@@ -25,7 +25,7 @@ class Shown:
         self.texts = (limited(output), limited(limited(output)))
 
     def within(self, message: str) -> Written:
-        """The message with the output's place: behind warnings, before a question, or all of it."""
+        """Return the message with the output's place: behind warnings, before a question, or all of it."""
         for text in self.texts:
             if message.endswith(text):
                 return Written(message, *self._spans(text, len(message) - len(text)))
@@ -43,6 +43,6 @@ class Shown:
 
 
 def screen_in(message: str) -> Written:
-    """A message of a transcript with the place of the output in it, where it has the form of Terminus-2's."""
+    """Return a message of a transcript with the place of the output in it, where it has the form of Terminus-2's."""
     found = _MESSAGE.fullmatch(message)
     return Written(message, *([(*found.span(1), Role.ENVIRONMENT)] if found else []))

@@ -40,7 +40,7 @@ class Slots:
         self.released()
 
     def resize(self, limit: int) -> None:
-        """More slots are given at once; with fewer, those above the limit are not given again."""
+        """Change the number of slots: more are given at once, and those above a lower limit not again."""
         self.limit = limit
         self._give()
 

@@ -18,7 +18,7 @@ log = logging.getLogger("harbortrainer")
 
 
 def most_starts(cpus: int) -> int:
-    """Beyond the number of processors more starts at once only wait for each other; few of them still overlap waits."""
+    """Get the most starts at once: beyond the processors' number they only wait; few still overlap waits."""
     return max(FIRST, MOST_PER_CPU * cpus)
 
 

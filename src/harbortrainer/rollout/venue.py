@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,9 @@ class TrialRequest:
 
 
 class TrialCancelled(asyncio.CancelledError):
-    """`turns`: sampled before the cancellation, and paid for; `stats`: tokens of other models, paid for too."""
+    """The end of a trial. `turns`: sampled before the cancellation, and paid for; `stats`: tokens of other models,
+    paid for too.
+    """
 
     def __init__(self, turns: tuple[Turn, ...], stats: Mapping[str, float] = MappingProxyType({})) -> None:
         super().__init__()
@@ -65,7 +67,7 @@ class RunParts:
 def conversing[C: Conversation](
     kind: type[C], request: TrialRequest, run: RunParts, tools: Sequence[Tool] = ()
 ) -> Iterator[C]:
-    """A trial's conversation with the policy, within the run's limits. Raises UserError: no template for the `tools`.
+    """Get trial's conversation with the policy, within the run's limits. Raises UserError: no template for the `tools`.
 
     It samples the weights of its request, else those published last.
     """
@@ -128,7 +130,7 @@ class Room(Protocol):
         ...
 
     def host(self) -> AbstractAsyncContextManager[Host]:
-        """The host of one trial, which the trial holds like the gate. Raises EnvironmentFault when all stay away."""
+        """Return host of one trial, which the trial holds like the gate. Raises EnvironmentFault when all stay away."""
         ...
 
     def prepared(self, tasks: Sequence[Task], say: Say) -> AbstractAsyncContextManager[object]:
@@ -136,7 +138,7 @@ class Room(Protocol):
         return contextlib.nullcontext()
 
     def expect(self, tasks: Sequence[Task]) -> None:
-        """Trials of these tasks come next, in this order: what they need may be made ahead."""
+        """Announce trials of these tasks, next and in this order: what they need may be made ahead."""
 
     def supplied(self, task: Task) -> AbstractAsyncContextManager[str]:
         """Wait for what the trials of a task need, and keep it within the block; yields "", or why it cannot be had.
@@ -154,11 +156,11 @@ class Room(Protocol):
         """Write the files of a whole batch over its trials. Blocks. Raises DiskFault."""
 
     async def aclose(self) -> None:
-        """At the end of a run, before the block of `prepared` ends."""
+        """Close at the end of a run, before the block of `prepared` ends."""
 
 
 class Venue(Protocol):
-    """Where trials take place. `place`: the path of a Source; other code gives it back unread."""
+    """The place of trials. `place`: the path of a Source; other code gives it back unread."""
 
     @property
     def name(self) -> str: ...
@@ -169,40 +171,34 @@ class Venue(Protocol):
         ...
 
     def find(self, name: str, /) -> tuple[str, str]:
-        """Path and version of the source `VENUE:name`. Raises UserError."""
+        """Return the path and version of the source `VENUE:name`. Raises UserError."""
         ...
 
     def names(self, place: str) -> list[str]:
-        """Names of all tasks of a source. Raises UserError when the source cannot be read."""
+        """Return names of all tasks of a source. Raises UserError when the source cannot be read."""
         ...
 
     def load(self, place: str, excluded: Collection[str]) -> list[Task]:
-        """Its tasks without `excluded`; `domain` may be "", then it is the source's name. Raises UserError."""
+        """Return its tasks without `excluded`; `domain` may be "", then it is the source's name. Raises UserError."""
         ...
 
     def identify(self, task: Task) -> Identity:
-        """The keys by which equal and related tasks are found."""
+        """Return the keys by which equal and related tasks are found."""
         ...
 
     def check(self, tasks: Sequence[Task], config: Config, template: ChatTemplate, n_trials: int) -> list[str]:
-        """Warnings for the user. Blocks. Raises UserError when `n_trials` of these tasks at once cannot run."""
+        """Return warnings for the user. Blocks. Raises UserError when `n_trials` of these tasks at once cannot run."""
         ...
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
-        """The most trials of these tasks at once, and what bounds them, in words. Blocks. Raises UserError."""
+        """Return the most trials of these tasks at once, and what bounds them, in words. Blocks. Raises UserError."""
         ...
 
     def room(self, run: RunParts) -> Room: ...
 
 
-def venues_of(tasks: Iterable[Task], given: Mapping[str, Venue]) -> dict[str, Venue]:
-    """The venues of these tasks by name; `given` replaces those of the registry."""
-    names = dict.fromkeys(task.venue for task in tasks)
-    return {name: given[name] if name in given else venue(name) for name in names}
-
-
 def agents_at_once(venues: Mapping[str, Venue], tasks: Collection[Task], config: Config) -> tuple[list[str], int]:
-    """The most agents at once, and with n_parallel_envs=auto a line on it. Blocks. Raises UserError."""
+    """Return the most agents at once, and with n_parallel_envs=auto a line on it. Blocks. Raises UserError."""
     if config.n_parallel_envs != AUTO:
         return [], config.n_parallel_envs
     most, why = min(one.capacity(its, config) for one, its in _each(venues, tasks))
@@ -210,12 +206,19 @@ def agents_at_once(venues: Mapping[str, Venue], tasks: Collection[Task], config:
     return [f"n_parallel_envs=auto: {min(FIRST, agents)} agents at once at first, at most {agents} ({why})"], agents
 
 
-def check_venues(
-    venues: Mapping[str, Venue], tasks: Collection[Task], config: Config, template: ChatTemplate, agents: int
-) -> list[str]:
-    """Warnings of all venues about their tasks, with `agents` at once. Blocks. Raises UserError."""
+def checked_venues(
+    tasks: Collection[Task], config: Config, template: ChatTemplate, given: Mapping[str, Venue]
+) -> tuple[list[str], int]:
+    """Return warnings of all venues about their tasks, and the most agents at once.
+
+    `given`: replace those of the registry.
+
+    Blocks. Raises UserError.
+    """
+    venues = {name: given[name] if name in given else venue(name) for name in dict.fromkeys(t.venue for t in tasks)}
+    notes, agents = agents_at_once(venues, tasks, config)
     n_trials = n_containers(config, agents)
-    return [note for one, its in _each(venues, tasks) for note in one.check(its, config, template, n_trials)]
+    return notes + [n for one, its in _each(venues, tasks) for n in one.check(its, config, template, n_trials)], agents
 
 
 def _each(venues: Mapping[str, Venue], tasks: Collection[Task]) -> list[tuple[Venue, list[Task]]]:

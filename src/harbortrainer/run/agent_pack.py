@@ -7,24 +7,25 @@ from typing import Any
 
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
+from harbortrainer.learning.agents import agents_of
 
 KEY, NAME = "agent_pack", "agent"  # in versions.json
 
 
 def pack_digest(config: Config) -> str:
-    """Of the locked programs in agents_dir (`scripts/agents/pack`); "" without a lock there."""
-    lock = _read(config.agents_dir, config.agent)
+    """Return the digest of the locked programs in agents_dir (`scripts/agents/pack`); "" without a lock there."""
+    lock = "".join(_read(config.agents_dir, agent) for agent in agents_of(config))
     return hashlib.sha256(lock.encode()).hexdigest()[:16] if lock else ""
 
 
 def agent_versions(config: Config) -> dict[str, str]:
-    """The run's packed agent with its version, and the digest of its programs, as versions.json has them."""
-    version = packed_version(config.agents_dir, config.agent)
-    return {KEY: pack_digest(config), NAME: f"{config.agent} {version}" if version else ""}
+    """Give the run's packed agents with their versions, and the digest of their programs, as versions.json has them."""
+    versions = {agent: packed_version(config.agents_dir, agent) for agent in agents_of(config)}
+    return {KEY: pack_digest(config), NAME: ", ".join(f"{agent} {one}" for agent, one in versions.items() if one)}
 
 
 def packed_version(agents_dir: str | None, agent: str) -> str:
-    """Of the agent's program in a folder that `scripts/agents/pack` filled; "" without one."""
+    """Return the version of the agent's program in a folder that `scripts/agents/pack` filled; "" without one."""
     return _read(agents_dir, agent).partition(" ")[2].strip()
 
 

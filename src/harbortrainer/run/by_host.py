@@ -11,7 +11,9 @@ MOST = 20  # hosts with metrics of their own: those with the most trials
 
 @dataclass(slots=True)
 class HostCount:
-    """Of trials that have ended and were not cancelled. `faults`: without a grade; `starts`: environments started."""
+    """The count of trials that have ended and were not cancelled. `faults`: without a grade; `starts`: environments
+    started.
+    """
 
     trials: int = 0
     faults: int = 0
@@ -27,7 +29,7 @@ class HostCount:
 
 
 class HostCounts:
-    """`counts`: by host, in the order in which they got their first trial."""
+    """Counts. `counts`: by host, in the order in which they got their first trial."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self.counts: dict[str, HostCount] = {}
@@ -37,7 +39,7 @@ class HostCounts:
             self.count(record)
 
     def where(self, trajectory: Trajectory) -> dict[str, str | float]:
-        """What the ledger's `ended` says of the host of a trial that ends now."""
+        """Return what the ledger's `ended` says of the host of a trial that ends now."""
         host = self._running.get(trajectory.trial_name, "")
         seconds = trajectory.times.get("environment", 0.0)
         return {"host": host, "start_sec": round(seconds, 3)} if host else {}
@@ -70,7 +72,7 @@ class HostCounts:
             count.start_sec += record.get("start_sec", 0.0)
 
     def metrics(self) -> dict[str, float]:
-        """So far; of at most MOST hosts."""
+        """Return the metrics so far, of at most MOST hosts."""
         found: dict[str, float] = {}
         for name in sorted(self.counts, key=lambda name: -self.counts[name].trials)[:MOST]:
             count = self.counts[name]

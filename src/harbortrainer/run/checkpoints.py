@@ -44,7 +44,7 @@ BEST = 1  # states by their evaluation that are kept beside the newest
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Which states to keep: the `last` ones (0 = all), and the `best` by `metric`."""
+    """The states to keep: the `last` ones (0 = all), and the `best` by `metric`."""
 
     last: int
     best: int = 0
@@ -52,7 +52,7 @@ class Keep:
     lower: bool = False  # a lower value is better
 
     def choose(self, steps: Sequence[int], scores: Mapping[int, float]) -> set[int]:
-        """The steps to keep of `steps`, which are in order.
+        """Return the steps to keep of `steps`, which are in order.
 
         `scores`: of the steps that were evaluated; more is better, and of equal scores the first step wins.
         """
@@ -61,7 +61,7 @@ class Keep:
         return chosen | set(evaluated[: self.best])
 
     def most(self, total_steps: int, save_every: int) -> int:
-        """The most states on the server at once in a run of `total_steps`: those kept, and a new one."""
+        """Return the most states on the server at once in a run of `total_steps`: those kept, and a new one."""
         saved = 2 + (total_steps // save_every if save_every else 0)  # the first, the last, and those between
         if not self.last:
             return saved
@@ -69,7 +69,7 @@ class Keep:
 
 
 def find_checkpoint(field: str, value: str) -> tuple[RunDirectory, Checkpoint]:
-    """The checkpoint of another run, which may be running. `value`: RUN_DIR (the newest one) or RUN_DIR@STEP.
+    """Return the checkpoint of another run, which may be running. `value`: RUN_DIR (the newest one) or RUN_DIR@STEP.
 
     Raises UserError, which begins with `field` and `value`.
     """
@@ -124,7 +124,7 @@ class CheckpointLog:
         return dict(self._samplers)
 
     def sampler_of(self, state: str) -> str | None:
-        """The path of the sampler that was saved of a state, None without one."""
+        """Return the path of the sampler that was saved of a state, None without one."""
         return self._samplers.get(state)
 
     def note_sampler(self, state: str, sampler: str) -> None:
@@ -161,7 +161,7 @@ class CheckpointLog:
         rewrite(self._path, [asdict(record) for record in self.records])
 
     def models(self) -> list[str]:
-        """Models of this run that may have weights on the server."""
+        """Return models of this run that may have weights on the server."""
         known = [record["model"] for record in read_lines(self._models)]
         return list(dict.fromkeys([*known, *(record.model for record in self.records)]))
 

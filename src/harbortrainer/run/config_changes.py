@@ -30,7 +30,7 @@ TRIAL_SETTINGS = (
 
 
 def command_of(kind: type[RunSettings]) -> str:
-    """The command that runs such settings."""
+    """Return the command that runs such settings."""
     return SFT if issubclass(kind, SftConfig) else TRAIN
 
 
@@ -70,7 +70,7 @@ class ConfigHistory[C: RunSettings]:
         return self._values(len(self._records))
 
     def changes(self, config: C) -> list[SettingChange]:
-        """The fields of `config` that differ from the last process. Raises UserError for a fixed field."""
+        """Return the fields of `config` that differ from the last process. Raises UserError for a fixed field."""
         before, now = self.latest, to_json(config)
         found = [SettingChange(name, before[name], now[name], one.resume) for name, one in self._settings.items()]
         changed = [change for change in found if change.before != change.now]
@@ -91,7 +91,7 @@ class ConfigHistory[C: RunSettings]:
             self._records.append(record)
 
     def configs(self) -> list[tuple[int, C]]:
-        """(first step, configuration) in order of time; the last one is in force."""
+        """Return (first step, configuration) in order of time; the last one is in force."""
         steps = [0, *(record["from_step"] for record in self._records)]
         return [(step, from_json(self._kind, self._values(n))) for n, step in enumerate(steps)]
 
@@ -103,7 +103,7 @@ class ConfigHistory[C: RunSettings]:
 
 
 def last_values(run: RunDirectory) -> dict[str, Any]:
-    """What config.json says, with all later changes; of a run of any command. Raises UserError: a damaged file."""
+    """Give what config.json says, with all later changes; of a run of any command. Raises UserError: a damaged file."""
     values = dict(read_json(run.config))
     for record in read_lines(run.config_changes):
         values |= {name: change["now"] for name, change in record["changes"].items()}
@@ -111,7 +111,7 @@ def last_values(run: RunDirectory) -> dict[str, Any]:
 
 
 def note(change: SettingChange, from_step: int) -> str:
-    """One line for an accepted change."""
+    """Return one line for an accepted change."""
     text = f"{change.field}={shown(change.now)}, was {shown(change.before)}"
     if change.resume is NEXT_STEP:
         return f"CHANGED from step {from_step + 1} on: {text}; its steps before and after are two experiments"
@@ -121,7 +121,7 @@ def note(change: SettingChange, from_step: int) -> str:
 
 
 def to_json(config: RunSettings) -> dict[str, Any]:
-    """The configuration as plain JSON values."""
+    """Return the configuration as plain JSON values."""
     return _plain(chz.asdict(config))
 
 
@@ -131,18 +131,18 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_save(config: RunSettings) -> dict[str, Any]:
-    """The configuration as config.json holds it; a run of another command than train names its command."""
+    """Return the configuration as config.json holds it; a run of another command than train names its command."""
     command = command_of(type(config))
     return to_json(config) | ({} if command == TRAIN else {COMMAND: command})
 
 
 def from_json[C: RunSettings](kind: type[C], values: Mapping[str, Any]) -> C:
-    """A field that came after the values were saved has its default."""
+    """Return a field that came after the values were saved has its default."""
     return kind(**tuples(values))
 
 
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of JSON as fields have them."""
+    """Return values of JSON as fields have them."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
@@ -154,12 +154,12 @@ WORKLOAD = (
 
 
 def same_workload(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether trials under two saved configurations cost the same; a value that was not saved is the default."""
+    """Return whether trials under two saved configurations cost the same; a value that was not saved is the default."""
     return all(one.get(name, SETTINGS[name].default) == other.get(name, SETTINGS[name].default) for name in WORKLOAD)
 
 
 def read_run_arguments[A: RunSettings](args: type[A], kind: type[RunSettings], argv: Sequence[str]) -> A:
-    """Arguments from `name=value`; a continued run (resume=RUN_DIR, or its run_name) gives the values left out.
+    """Return arguments from `name=value`; a continued run (resume=RUN_DIR, or its run_name) gives the values left out.
 
     `kind`: the settings among `args`. Raises UserError for anything wrong.
     """

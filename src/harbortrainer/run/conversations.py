@@ -23,7 +23,7 @@ class Transcriber:
     template: ChatTemplate
 
     def conversation(self, trajectory: Trajectory) -> list[Message]:
-        """Messages in order: role and content; answers also have thinking, tokens and whether they were truncated.
+        """Give messages in order: role and content; answers also have thinking, tokens and whether they were truncated.
 
         A message of role "history" begins each new segment: there the history was rewritten. A trial whose venue has
         left its own messages in the trial's folder has those: system, user, tool and assistant apart.
@@ -88,7 +88,7 @@ class _Around:
 
 
 def own_conversation(folder: Path) -> tuple[list[Message], list[dict[str, Any]]]:
-    """The messages that a venue has left in a trial's folder, and the tools that the policy's first prompt declares.
+    """Return messages that a venue has left in a trial's folder, and the tools that the policy's first prompt declares.
 
     Each message has role and content; answers also `calls` (name, arguments), a tool's failed result `error`. Tools are
     in OpenAI's form. Both are empty without the file, or when it is damaged. Blocks.
@@ -137,7 +137,7 @@ class Conversations:
 
 
 def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
-    """A trial as JSON values. `tools`: declared to the policy, in OpenAI's form; left out where it has none."""
+    """Return a trial as JSON values. `tools`: declared to the policy, in OpenAI's form; left out where it has none."""
     tools = own_conversation(Path(trajectory.trial_dir))[1] if trajectory.trial_dir else []
     return {
         "task": trajectory.task_name,
@@ -153,7 +153,7 @@ def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
 
 
 def sampled_of(trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
-    """For each task, the first trial with each distinct reward."""
+    """Yield for each task the first trial with each distinct reward."""
     seen: set[tuple[str, float | None]] = set()
     for trajectory in trajectories:
         key = (trajectory.task_name, trajectory.reward)

@@ -61,7 +61,7 @@ class RunDirectory:
         return continuing(self.path)
 
     def batch(self, kind: BatchKind, step: int) -> Path:
-        """The trials' folders of one batch."""
+        """Return the trials' folders of one batch."""
         return self.rollouts / batch_name(kind, step)
 
     def trajectories(self, kind: BatchKind, step: int) -> Path:
@@ -125,7 +125,7 @@ def _renamed(growing: Path, path: Path) -> bool:
 
 
 def find_run(logs_dir: str, name: str) -> RunDirectory | None:
-    """The run of that name, or None. Raises UserError when the folder holds something else."""
+    """Return the run of that name, or None. Raises UserError when the folder holds something else."""
     run = RunDirectory(Path(logs_dir).expanduser().resolve() / name)
     if not run.path.exists():
         return None
@@ -137,7 +137,7 @@ def find_run(logs_dir: str, name: str) -> RunDirectory | None:
 
 
 def open_run_directory(path: str, field: str = "resume=") -> RunDirectory:
-    """The folder of an earlier run. Raises UserError, which begins with `field` and `path`, when it is none."""
+    """Return the folder of an earlier run. Raises UserError, which begins with `field` and `path`, when it is none."""
     run = RunDirectory(Path(path).expanduser().resolve())
     if not run.config.is_file():
         raise UserError(
@@ -147,7 +147,7 @@ def open_run_directory(path: str, field: str = "resume=") -> RunDirectory:
 
 
 def base_model(run: RunDirectory) -> str:
-    """The model whose tokens the trials are made of: of an evaluation without `model_name` that of its policies."""
+    """Get the model whose tokens the trials are made of: of an evaluation without `model_name` that of its policies."""
     if name := read_json(run.config).get("model_name"):
         return name
     plan = read_json(run.path / PLAN_FILE) if (run.path / PLAN_FILE).is_file() else {}

@@ -3,19 +3,20 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from harbortrainer.config import CLIP_DEFAULTS
 from harbortrainer.model_file import former
 from harbortrainer.setting import FORMER, shown
 
 
 def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Saved values by the `names` that settings have now, without those and their keys that were removed."""
+    """Return saved values by the `names` that settings have now, without those and their keys that were removed."""
     renamed = {one.now: saved[name] for name, one in FORMER.items() if one.now and name in saved}
     found = renamed | former(saved) | {**saved} | _joined(saved)
     return {name: _kept_keys(name, value) for name, value in found.items() if name in names}
 
 
 def removed(saved: Mapping[str, Any]) -> list[str]:
-    """A line for each saved setting, or key of one, that was removed since and did not have its default."""
+    """Return a line for each saved setting, or key of one, that was removed since and did not have its default."""
     keyed = {
         f"{name}.{key}": one for name, value in saved.items() if isinstance(value, dict) for key, one in value.items()
     }
@@ -51,6 +52,6 @@ def _kept_keys(name: str, value: Any) -> Any:
 
 
 PAIRS = {
-    "clip_thresholds": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
+    "clip_thresholds": CLIP_DEFAULTS,
     "dppo": {"dppo_divergence": "tv", "dppo_threshold": 0.1},
 }

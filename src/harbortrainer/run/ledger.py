@@ -164,7 +164,7 @@ class Ledger:
         self._append({"event": "resumed", "step": step})
 
     def reusable(self, kind: BatchKind, stored: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
-        """Those of the trials on disk that are not run again, graded ones first.
+        """Return those of the trials on disk that are not run again, graded ones first.
 
         Once a group was trained on, it is final: its ungraded trials are not run again either.
         """
@@ -178,7 +178,7 @@ class Ledger:
         return max(self._digests, default=-1) + 1
 
     def attempts(self, first: str) -> tuple[int, int]:
-        """Trials that ended in the slot of the trial `first`, and the faults among them that MAX_ATTEMPTS counts.
+        """Give trials that ended in the slot of the trial `first`, and the faults among them that MAX_ATTEMPTS counts.
 
         A cancelled trial is run again under its own name. A slot that was given up starts to count anew.
         """
@@ -190,18 +190,18 @@ class Ledger:
         return [trajectory for faults in self._faults.values() for trajectory in faults]
 
     def metrics(self) -> dict[str, float]:
-        """The funnel so far, over the whole run and its evaluations; the same by host, with hosts."""
+        """Return the funnel so far, over the whole run and its evaluations; the same by host, with hosts."""
         return {f"funnel/{stage}": float(self.counts[stage]) for stage in FUNNEL} | self._hosts.metrics()
 
     def summary(self) -> str:
-        """The funnel in one line."""
+        """Return the funnel in one line."""
         c = self.counts
         text = "trials: " + ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[:4])
         lost = ", ".join(f"{c[stage]} {stage}" for stage in FUNNEL[4:] if c[stage])
         return f"{text} ({lost})" if lost else text
 
     def trained_on(self, trial: TrialName) -> bool:
-        """Whether a step was ever trained on the group of the trial."""
+        """Return whether a step was ever trained on the group of the trial."""
         step = self.step_of.get(GroupSlot(trial.step, trial.problem)) if self.composed else trial.step
         return step in self._digests
 
@@ -268,7 +268,7 @@ class Ledger:
                 if "digest" in record:
                     self._digests[record["step"]] = record["digest"]
             case "composed":
-                self.composed[record["step"]] = [GroupSlot(*group) for group in record["groups"]]
+                self.composed[record["step"]] = [GroupSlot(batch, problem) for batch, problem in record["groups"]]
                 self.step_of.update((place, record["step"]) for place in self.composed[record["step"]])
             case "resumed":
                 for step in [step for step in self._steps if step >= record["step"]]:
@@ -318,7 +318,7 @@ def require_ledger(path: Path, field: str = "resume=") -> None:
 
 
 def updates_that_count(records: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """The record of each step's update, by step, without those that a restored state undid."""
+    """Return the record of each step's update, by step, without those that a restored state undid."""
     updates: dict[int, Mapping[str, Any]] = {}
     for record in records:
         if record.get("event") == "trained":

@@ -15,6 +15,7 @@ import numpy as np
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.durable.process import client_cpu_seconds
+from harbortrainer.learning.agents import drawn
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 from harbortrainer.model_api.gate import judge
 from harbortrainer.policy.sampler import PolicySampler
@@ -24,7 +25,10 @@ from harbortrainer.tasks.task import Task
 
 
 def batch_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Rewards, groups, outcomes, turns and times of a training batch. A mean over nothing is left out: it is no 0."""
+    """Return rewards, groups, outcomes, turns and times of a training batch.
+
+    A mean over nothing is left out: it is no 0.
+    """
     kept = [t for group in groups_P for t in group.trajectories_G]
     lost = [t for group in groups_P for t in group.lost]
     rewards = [t.reward for t in kept if t.reward is not None]
@@ -57,7 +61,10 @@ def outcome_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def turn_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Turns, tokens, truncation, parse failures, special strings, tool calls. A turn that does not parse counts too."""
+    """Return turns, tokens, truncation, parse failures, special strings, tool calls.
+
+    A turn that does not parse counts too.
+    """
     turns = [turn for t in trajectories for turn in t.turns]
     sampled = [len(turn.completion_tokens_T) for turn in turns]
     failures = sum(t.stats.get("parse_failures", 0.0) for t in trajectories)
@@ -93,7 +100,7 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Of trials whose agent acts in its container; {} without one."""
+    """Return metrics of trials whose agent acts in its container; {} without one."""
     counted = [t for t in trajectories if "wire_turns" in t.stats]
     if not counted:
         return {}
@@ -108,7 +115,7 @@ def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Held-out reward: mean over tasks of the task's mean, standard error and 95% interval over tasks, ungraded trials.
+    """Get the held-out reward: mean over tasks of their means, standard error, 95% interval, ungraded trials.
 
     The interval covers every reward that the ungraded trials could have earned.
     Without a graded task there is neither: faults are no reward of 0.
@@ -140,12 +147,14 @@ OTHER = "other"  # the column that the rest shares
 
 
 class Breakdown:
-    """Metrics by domain, source and measured difficulty, with the same columns at every step of a run.
+    """Metrics by domain, source, measured difficulty and agent, with the same columns at every step of a run.
 
     A single name has no columns.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[Task], agents: str = "", seed: int = 0) -> None:
+        """`agents`, `seed`: by which the agent of a trial is drawn."""
+        self._agents, self._seed = agents, seed
         kinds = {
             kind: {task.name: getattr(task, kind) for task in tasks} for kind in ("domain", "source", "difficulty")
         }
@@ -156,7 +165,7 @@ class Breakdown:
         self._label = {kind: _labels(names) for kind, names in kinds.items() if len(set(names.values())) > 1}
 
     def batch(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Metrics of a training batch; a name without a graded trial has no mean."""
+        """Return metrics of a training batch; a name without a graded trial has no mean."""
         metrics = self._floors("reward/floor", groups_P)
         for part, groups in self._parts(groups_P):
             if rewards := [reward for group in groups for reward in group.rewards_G]:
@@ -166,7 +175,7 @@ class Breakdown:
         return metrics
 
     def evaluation(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Metrics of an evaluation; an interval where at least two tasks were graded."""
+        """Return metrics of an evaluation; an interval where at least two tasks were graded."""
         metrics = self._floors("eval/reward_floor", groups_P) | self._clean_subset(groups_P)
         for part, groups in self._parts(groups_P):
             reward = estimate_reward([group.rewards_G for group in groups], [len(group.lost) for group in groups])
@@ -200,15 +209,22 @@ class Breakdown:
         for kind, label in self._label.items():
             for group in groups_P:
                 parts[f"{kind}/{label[group.task_name]}"].append(group)
+        for group in groups_P if "," in self._agents else ():
+            trial = (*group.trajectories_G, *group.lost)[0].trial_name
+            parts[f"agent/{_plain(drawn(self._agents, self._seed, trial))}"].append(group)
         return sorted(parts.items())
 
 
 def _labels(names: Mapping[str, str]) -> dict[str, str]:
     """By task: its name's column. Those beyond MOST share one."""
-    plain = {task: re.sub(r"[^A-Za-z0-9._-]+", "_", name) or "none" for task, name in names.items()}
+    plain = {task: _plain(name) for task, name in names.items()}
     counts = Counter(plain.values())
     kept = sorted(counts, key=lambda name: (-counts[name], name))[:MOST]
     return {task: name if name in kept else OTHER for task, name in plain.items()}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name) or "none"
 
 
 class StepUsage:
@@ -253,12 +269,12 @@ class StepUsage:
         self.metrics[f"time/{part}"] = time.monotonic() - started
 
     def ended(self, load: Mapping[str, Any] = MappingProxyType({})) -> dict[str, float]:
-        """All metrics, with the whole step's time. `load`: what the server reports at the end of the step."""
+        """Return all metrics, with the whole step's time. `load`: what the server reports at the end of the step."""
         return self.metrics | compile_metrics(self._load, load) | {"time/step": time.monotonic() - self._wall}
 
 
 def compile_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """Programs that the server compiled between two readings, and the seconds; without what it does not report."""
+    """Give programs that the server compiled between two readings, and the seconds; without what it does not report."""
     names = [name for name in ("compiles", "compiles_cached", "compiles_ahead", "compile_seconds") if name in after]
     if not before or _restarted(before, after):
         return {}

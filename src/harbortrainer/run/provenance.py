@@ -30,7 +30,8 @@ class Name:
 
 @dataclass(slots=True)
 class RewardSource:
-    """Of one task's rewards. `rewarded`: trials with a reward above 0 of which it is known what they depend on.
+    """The sources of a task's rewards. `rewarded`: trials with a reward above 0 of which it is known what they depend
+    on.
 
     `texts`: of all names in the ledger, by place; "" = forgotten.
     """
@@ -62,7 +63,7 @@ class RewardSource:
 
 
 class Provenance:
-    """`sources`: by task."""
+    """The sources of all rewards. `sources`: by task."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self.sources: defaultdict[str, RewardSource] = defaultdict(RewardSource)
@@ -70,7 +71,7 @@ class Provenance:
             self.count(record)
 
     def told(self, trajectory: Trajectory) -> dict[str, list[Any]]:
-        """What the ledger's `ended` says of a trial that ends now; {} = nothing is known, or nothing was earned.
+        """Return what the ledger's `ended` says of a trial that ends now; {} = nothing is known, or nothing was earned.
 
         `depends`: places of its names among all that the ledger has for the task, which `new` adds to.
         """
@@ -90,7 +91,7 @@ class Provenance:
             source.add(record["trial"], record["depends"])
 
     def spread(self, task: str, trial: str) -> str:
-        """A line on the names that spread with this trial of the task; "" = none did."""
+        """Return a line on the names that spread with this trial of the task; "" = none did."""
         found = [name for name in self.sources[task].names.values() if name.spread == trial]
         if not found:
             return ""

@@ -42,7 +42,7 @@ def write_trajectory(folder: Path, trajectory: Trajectory) -> Path:
 
 
 def packed(trajectory: Trajectory) -> bytes:
-    """The content of a trajectory's file.
+    """Return the content of a trajectory's file.
 
     tokens_T: each turn's new and sampled ids in order; roles_T: a byte for each new one (`Role`), missing where not
     known; logprobs_T: of the sampled ones; turns: a row each; meta: JSON.
@@ -60,7 +60,7 @@ def packed(trajectory: Trajectory) -> bytes:
 
 
 def unpacked(data: bytes) -> Trajectory:
-    """What `packed` has packed; its logprobs are float32. Raises one of DAMAGE."""
+    """Return what `packed` has packed; its logprobs are float32. Raises one of DAMAGE."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return _trajectory({name.removesuffix(".npy"): _read(archive, name) for name in archive.namelist()})
 
@@ -82,12 +82,12 @@ def _read(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def read_batch(folder: Path, names: str = "*") -> dict[str, Trajectory]:
-    """Finished trials of one batch by trial name. `names`: a glob of those to read."""
+    """Return finished trials of one batch by trial name. `names`: a glob of those to read."""
     return {path.stem: read_trajectory(path) for path in sorted(folder.glob(f"{names}.npz"))}
 
 
 def additions(trajectory: Trajectory) -> dict[str, float]:
-    """What a judge added to the trial in training, to be shown beside its reward; {} = nothing."""
+    """Return what a judge added to the trial in training, to be shown beside its reward; {} = nothing."""
     return trajectory.shaping
 
 

@@ -34,7 +34,7 @@ class Exchanges:
         asked_max_tokens: int | None = None,
         again: bool = False,
     ) -> Reply:
-        """The policy's answer. Raises as Exchange.say does, and Unavailable for SamplingError."""
+        """Return the policy's answer. Raises as Exchange.say does, and Unavailable for SamplingError."""
         opening, exchange = self._exchange(messages, tools)
         try:
             reply = await exchange.say(messages, tools, asked_max_tokens=asked_max_tokens, again=again)
@@ -46,7 +46,7 @@ class Exchanges:
         return reply
 
     async def count(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> int:
-        """Tokens of a prompt."""
+        """Return tokens of a prompt."""
         return await self._exchange(messages, tools)[1].count(messages, tools)
 
     def refused(self, status: int) -> None: ...

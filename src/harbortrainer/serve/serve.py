@@ -26,8 +26,9 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.serve.arguments import ServeArgs
 from harbortrainer.serve.exchanges import Exchanges
 from harbortrainer.setting import settings
-from harbortrainer.stopping import run_until
+from harbortrainer.stopping import Stop, run_until
 from harbortrainer.training.outside import Outside
+from harbortrainer.training.wiring import wired
 from harbortrainer.watch.display import Display
 
 LEAST_KEY = 16  # characters
@@ -46,15 +47,15 @@ async def serve(args: ServeArgs, outside: Outside | None = None) -> NoReturn:
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
     check_renderer(subject, template.renderer)
     with _listener(args) as listener:
-        async with outside.connected(config, display) as backend:
-            agree(config, backend.kind, backend.contract, backend.max_context)
-            sampler = PolicySampler(powers_of_two=backend.kind.answers_of_powers, silences=backend.silences)
-            async with _opened(args, sampler, template, listener, key) as url:
-                display.say(
-                    f"{subject.name} answers at {url} as model {args.name} (chat completions, responses, Anthropic's "
-                    f"messages), temperature {args.temperature:g}, with the key in {args.key}; Ctrl-C stops it"
-                )
-                await _published(subject, backend, config, sampler, display.say)
+        async with (
+            wired(config, template, agree, outside, display, Stop()) as wiring,
+            _opened(args, wiring.sampler, template, listener, key) as url,
+        ):
+            display.say(
+                f"{subject.name} answers at {url} as model {args.name} (chat completions, responses, Anthropic's "
+                f"messages), temperature {args.temperature:g}, with the key in {args.key}; Ctrl-C stops it"
+            )
+            await _published(subject, wiring.server, config, wiring.sampler, display.say)
 
 
 @contextlib.asynccontextmanager

@@ -27,7 +27,7 @@ class SftArgs(SftConfig):
 
 
 def checked(argv: Sequence[str]) -> SftArgs:
-    """Arguments from `name=value`, checked; a continued run gives the values left out. Raises UserError."""
+    """Return arguments from `name=value`, checked; a continued run gives the values left out. Raises UserError."""
     args = read_run_arguments(SftArgs, SftConfig, argv)
     check(args)
     return args

@@ -18,7 +18,7 @@ ANSWER = "assistant"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demonstration:
-    """`task`: conversations of one task are on one side of the split. `source`: the file or directory.
+    """A conversation. `task`: conversations of one task are on one side of the split. `source`: the file or directory.
 
     `special_strings`: in messages of a file, encoded as text.
     """
@@ -40,7 +40,7 @@ class Demonstration:
 
 
 def of_trajectory(trajectory: Trajectory, source: str, *, observed: bool = False) -> Demonstration:
-    """A trial as it was sampled, token by token. `observed`: what the environment answered is a target too."""
+    """Return a trial as it was sampled, token by token. `observed`: what the environment answered is a target too."""
     name = f"{source}/{trajectory.trial_name}"
     sequences = tuple(
         replace(s, trial_name=name, logprobs_T=np.zeros_like(s.logprobs_T))
@@ -59,7 +59,7 @@ def of_messages(
     tools: Sequence[Tool] = (),
     observed: bool = False,
 ) -> Demonstration:
-    """Every answer of the assistant is trained on, and if `observed` what the environment answered.
+    """Return every answer of the assistant is trained on, and if `observed` what the environment answered.
 
     `task`: None = conversations with equal prompts are one task. `tools`: declared in the first prompt. Raises
     ValueError, one line, for messages that are no conversation; UserError: the template renders no tools.
@@ -76,7 +76,7 @@ def of_messages(
 def turns_of(
     messages: Sequence[Mapping[str, Any]], template: ChatTemplate, tools: Sequence[Tool] = ()
 ) -> tuple[Turn, ...]:
-    """The turns that a policy with these answers would have had. Messages behind the last answer are left out."""
+    """Give the turns that a policy with these answers would have had. Messages behind the last answer are left out."""
     if tools or any(isinstance(one, Mapping) and one.get("role") == "tool" for one in messages):
         _ = template.call_form  # raises UserError when the template renders no tools
     turns: list[Turn] = []

@@ -32,14 +32,14 @@ _TRAINING_BATCH, _EVALUATION_BATCH = re.compile(r"step_\d{6,}"), re.compile(r"ev
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """`notes`: lines for the user on what was left out."""
+    """Conversations. `notes`: lines for the user on what was left out."""
 
     train: list[Demonstration]
     held_out: list[Demonstration]
     notes: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """What a run keeps of its data; the same digest means the same ids, masks and split."""
+        """Return what a run keeps of its data; the same digest means the same ids, masks and split."""
         both = (self.train, self.held_out)
         return {
             "digests": [digest([s for one in part for s in one.sequences_D]) for part in both],

@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 
 
 def trials_of(folder: Path, min_reward: float) -> Iterator[tuple[str, Callable[[], Json]]]:
-    """(name, its record) of each trial below the folder of a job. Reading raises ValueError: why it is left out.
+    """Yield (name, its record) of each trial below the folder of a job. Reading raises ValueError: why it is left out.
 
     Raises UserError for a folder without trials.
     """

@@ -23,14 +23,14 @@ Record = Mapping[str, Any]  # "messages" or "conversations", and what else the r
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`where`: "line 3". `read` raises ValueError, one line, for what is no conversation."""
+    """A row. `where`: "line 3". `read` raises ValueError, one line, for what is no conversation."""
 
     where: str
     read: Callable[[], Record]
 
 
 def rows_of(given: str, min_reward: float) -> Iterator[Row]:
-    """Of a file, or of JOB and a folder. Raises UserError for what cannot be read."""
+    """Yield the rows of a file, or of JOB and a folder. Raises UserError for what cannot be read."""
     path = Path(given.removeprefix(JOB)).expanduser()
     try:
         if given.startswith(JOB):
@@ -48,7 +48,10 @@ def rows_of(given: str, min_reward: float) -> Iterator[Row]:
 
 
 def messages_of(record: Record, template: ChatTemplate) -> list[Any]:
-    """With role and content; calls become text in the template's form. Raises ValueError, and UserError without one."""
+    """Return messages with role and content; calls become text in the template's form.
+
+    Raises ValueError, and UserError without one.
+    """
     found = next((record[name] for name in COLUMNS if record.get(name) is not None), None)
     if not isinstance(found, list):
         raise ValueError('must be an object with a list "messages"')
@@ -56,7 +59,7 @@ def messages_of(record: Record, template: ChatTemplate) -> list[Any]:
 
 
 def tools_of(record: Record) -> list[Tool]:
-    """The row's tools, in the form in which the model API declares them. Raises ValueError."""
+    """Return the row's tools, in the form in which the model API declares them. Raises ValueError."""
     declared = record.get("tools") or []
     shaped = isinstance(declared, list) and all(isinstance(one, dict) for one in declared)
     functions: list[Any] = [one.get("function") for one in declared] if shaped else [None]

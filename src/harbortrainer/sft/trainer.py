@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from harbortrainer.backend.datum import CROSS_ENTROPY
+from harbortrainer.commands import command
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.minibatches import normalize
 from harbortrainer.learning.observations import observed_nats, weighed
-from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.run.directory import RunDirectory
 from harbortrainer.sft.conversation import Demonstration
 from harbortrainer.sft_config import SftConfig
 from harbortrainer.stopping import Stopped, run_until
@@ -38,11 +37,11 @@ class Lessons:
         return self.order.total_steps
 
     def at(self, step: int) -> SftConfig:
-        """The most recent settings that apply to the 0-based `step`."""
+        """Return the most recent settings that apply to the 0-based `step`."""
         return next(config for first, config in reversed(self.configs) if first <= step)
 
     def batch(self, step: int) -> list[TrainingSequence]:
-        """The step's sequences, weighted for the loss, longest first: a server cuts them into micro batches in order
+        """Return step's sequences, weighted for the loss, longest first: a server cuts them into micro batches in order
         and pads each to its longest.
         """
         sequences = [sequence for one in self.order.batch(step) for sequence in one.sequences_D]
@@ -51,7 +50,7 @@ class Lessons:
         return sorted(weighted, key=lambda s: -len(s.tokens_T))
 
     def due(self, step: int) -> bool:
-        """Whether the held-out loss is measured after `step` steps."""
+        """Return whether the held-out loss is measured after `step` steps."""
         every = self.at(max(step - 1, 0)).eval_every
         if not self.held_out:
             return False
@@ -61,27 +60,31 @@ class Lessons:
 
 
 def best_step(rows: Sequence[Mapping[str, float]]) -> int | None:
-    """The step with the lowest held-out loss, the first of equal ones; None without a measurement."""
+    """Return the step with the lowest held-out loss, the first of equal ones; None without a measurement."""
     measured = [(row[HELD_OUT], int(row["global_step"])) for row in rows if HELD_OUT in row]
     return min(measured)[1] if measured else None
 
 
 def waited(rows: Sequence[Mapping[str, float]]) -> int:
-    """Measurements since the lowest held-out loss."""
+    """Return measurements since the lowest held-out loss."""
     steps = [int(row["global_step"]) for row in rows if HELD_OUT in row]
     best = best_step(rows)
     return 0 if best is None else len(steps) - 1 - steps.index(best)
 
 
-class SftTrainer(Loop[SftConfig, LoopParts]):
+class SftTrainer(Loop[SftConfig]):
     """Runs the steps after `step` to the end, or until the held-out loss has not fallen for `patience` measurements.
 
     A lost server costs the steps since the last checkpoint, which are repeated.
     """
 
-    def __init__(self, config: SftConfig, run: RunDirectory, parts: LoopParts, lessons: Lessons, step: int) -> None:
-        super().__init__(config, run, parts, PolicySampler(), step)
+    def __init__(self, config: SftConfig, parts: LoopParts, lessons: Lessons, step: int) -> None:
+        super().__init__(config, parts, step)
         self.lessons = lessons
+
+    @property
+    def done(self) -> str:
+        return f"done; train on it with: {command(f'train init_from={self.parts.run.path}')} ..."
 
     async def proceed(self) -> None:
         self._rows.forget()
@@ -147,7 +150,7 @@ class SftTrainer(Loop[SftConfig, LoopParts]):
         return {HELD_OUT: mean_nll(sequences_D, logprobs_D), **observed, "time/evaluate": time.monotonic() - began}
 
     def _logged(self) -> list[dict[str, float]]:
-        return [row for row in read_lines(self.run_directory.metrics) if row["global_step"] <= self.step]
+        return [row for row in read_lines(self.parts.run.metrics) if row["global_step"] <= self.step]
 
     def _best(self) -> int | None:
         return best_step(self._logged())
@@ -168,13 +171,13 @@ class SftTrainer(Loop[SftConfig, LoopParts]):
 
 
 def mean_nll(sequences_D: Sequence[TrainingSequence], logprobs_D: Sequence[np.ndarray]) -> float:
-    """- mean over all masked tokens of their natural log; each array of `logprobs_D` has its sequence's N tokens."""
+    """Get the mean over all masked tokens of -log p; each array of `logprobs_D` has its sequence's N tokens."""
     kept = [logprobs[s.mask_T] for s, logprobs in zip(sequences_D, logprobs_D, strict=True)]
     return -float(np.concatenate(kept).mean())
 
 
 def requests(sequences_D: Sequence[TrainingSequence]) -> list[list[TrainingSequence]]:
-    """The sequences in parts of at most FORWARD_TOKENS, longest first; a longer one is alone."""
+    """Return the sequences in parts of at most FORWARD_TOKENS, longest first; a longer one is alone."""
     parts: list[list[TrainingSequence]] = []
     left = 0
     for sequence in sorted(sequences_D, key=lambda s: -len(s.tokens_T)):

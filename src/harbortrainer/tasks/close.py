@@ -27,7 +27,9 @@ _FACTORS = np.array([pow(0x9E3779B97F4A7C15, n, 2**64) for n in range(WORDS)], n
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """`why`: "the same instruction", or parts with the number of 13-grams that they share. `related`: the former."""
+    """Two tasks. `why`: "the same instruction", or parts with the number of 13-grams that they share. `related`: the
+    former.
+    """
 
     name: str
     other: str
@@ -56,18 +58,18 @@ class Known:
         self._of_task = of_task
 
     def nearest(self, grams: np.ndarray) -> str:
-        """The task with the most of these grams; "" = none has one."""
+        """Return the task with the most of these grams; "" = none has one."""
         shared = {name: int(np.isin(grams, own).sum()) for name, own in self._of_task.items()} if grams.size else {}
         best = max(shared, key=lambda name: shared[name], default="")
         return best if best and shared[best] else ""
 
     def task_of(self, text: str) -> str:
-        """The task that shares words with a text; "" = none."""
+        """Return the task that shares words with a text; "" = none."""
         return self.nearest(np.intersect1d(grams_in(text), self.grams))
 
 
 def grams_in(text: str) -> np.ndarray:
-    """A number for each different run of WORDS words, without case and punctuation; sorted uint64 (N,)."""
+    """Return a number for each different run of WORDS words, without case and punctuation; sorted uint64 (N,)."""
     words = np.array([_number(word) for word in re.findall(r"\w+", text.lower())], np.uint64)
     if len(words) < WORDS:
         return _NOTHING
@@ -75,7 +77,7 @@ def grams_in(text: str) -> np.ndarray:
 
 
 def close(tasks: Sequence[Task], others: Sequence[Task]) -> list[Near]:
-    """Those of `tasks` that are close to one of `others`.
+    """Return those of `tasks` that are close to one of `others`.
 
     Of tests and files what _COMMON families of `tasks` share is no content, of instructions what a third of them share.
     """
@@ -108,7 +110,7 @@ def _common(shared: Mapping[str, Mapping[str, np.ndarray]], family: Mapping[str,
 
 
 def close_note(train: Sequence[Task], held_out: Sequence[Task]) -> Iterator[str]:
-    """A line on held-out tasks that share words with training tasks of other families; none = nothing is shared."""
+    """Get a line on held-out tasks that share words with training tasks of other families; none = nothing is shared."""
     found = [near for near in close(held_out, train) if not near.related]
     if found:
         named = some_of(list(map(str, found)), _SHOWN)

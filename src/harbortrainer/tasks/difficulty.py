@@ -19,7 +19,7 @@ Measured = Mapping[str, float | None]  # digest of a task -> mean reward, None =
 
 
 def file_and_band(given: str) -> tuple[Path, tuple[float, float]]:
-    """The parts of FILE[@LOW,HIGH]. Raises UserError for a band that is none."""
+    """Return the parts of FILE[@LOW,HIGH]. Raises UserError for a band that is none."""
     found = _WITH_BAND.fullmatch(given)
     if found is None:
         return Path(given).expanduser(), BAND
@@ -41,12 +41,12 @@ def read_measured(file: Path) -> dict[str, float | None]:
 
 
 def labelled(tasks: Sequence[Task], measured: Measured) -> list[Task]:
-    """The tasks with the part of the scale that each was measured in."""
+    """Return the tasks with the part of the scale that each was measured in."""
     return [replace(task, difficulty=_part(measured.get(task.digest))) for task in tasks]
 
 
 def within(tasks: Sequence[Task], measured: Measured, band: tuple[float, float]) -> tuple[list[Task], str]:
-    """The tasks whose mean reward is within the band, or unknown; one line on the others. Raises UserError for none."""
+    """Get tasks whose mean reward is within the band, or unknown; one line on the others. Raises UserError for none."""
     low, high = band
     sides = [_side(measured.get(task.digest), band) for task in tasks]
     why, kept = Counter(sides), [task for task, side in zip(tasks, sides, strict=True) if side in ("inside", "unknown")]

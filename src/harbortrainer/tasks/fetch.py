@@ -30,7 +30,7 @@ _OFFLINE = "this needs the internet, or give a folder that holds the tasks alrea
 
 
 def find_folder(given: str) -> tuple[str, str]:
-    """Folder and version of one source."""
+    """Return the folder and version of one source."""
     folder = Path(given).expanduser()
     cache = cache_folder("sources")
     if folder.is_dir():

@@ -38,7 +38,7 @@ _PLAIN_IMAGE = re.compile(r"(?:harbortrainer/)?[\w.-]+(?::[\w.-]+)?(?:@sha256:\w
 
 
 def identify_folder(task: Task) -> Identity:
-    """The identity of a task by its files. A task with unreadable task.toml declares no family."""
+    """Return the identity of a task by its files. A task with unreadable task.toml declares no family."""
     path = folder_of(task)
     family, keys = fact(path, f"identity {task.digest}", lambda: _found(path, task.digest))
     return Identity(task.name, task.digest, tuple((reason, key) for reason, key in keys), family)
@@ -104,7 +104,7 @@ def _joined(texts: Mapping[str, str], names: Iterable[str], *more: str) -> str:
 
 
 def holds_data(environment: Path, docker_image: str | None) -> bool:
-    """Whether an environment holds data of the task, more than an image with packages installed.
+    """Return whether an environment holds data of the task, more than an image with packages installed.
 
     True for files beside the Dockerfile, for COPY and ADD, for a RUN that does more than install packages and make
     users and folders, and for a prebuilt image that is not an official one (`owner/name`).

@@ -33,12 +33,12 @@ _parsed = lru_cache(maxsize=1)(tomllib.loads)  # of one task, several things are
 
 
 def folder_of(task: Task) -> Path:
-    """The directory of a task."""
+    """Return the directory of a task."""
     return Path(task.ref)
 
 
 def task_paths(tasks_dir: str) -> list[Path]:
-    """Task directories in a folder, by name. Raises UserError when there is no such folder."""
+    """Return the task directories in a folder, by name. Raises UserError when there is no such folder."""
     folder = Path(tasks_dir)
     if not folder.is_dir():
         fix = FETCHED_BY.get(folder.name, "give a folder of Harbor task directories")
@@ -47,7 +47,7 @@ def task_paths(tasks_dir: str) -> list[Path]:
 
 
 def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
-    """Tasks in `tasks_dir`, by name, without those in `excluded` and those that its quarantine.txt names.
+    """Return tasks in `tasks_dir`, by name, without those in `excluded` and those that its quarantine.txt names.
 
     Raises UserError for a missing folder, no task in it, or a broken task.
     """
@@ -70,12 +70,12 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 over the names, modes and contents of a task's files."""
+    """Return SHA-256 over the names, modes and contents of a task's files."""
     return fact(path, "digest", lambda: files.digest(path))
 
 
 def find_fault(path: Path) -> str | None:
-    """Why Harbor cannot run this task; None = it can."""
+    """Return why Harbor cannot run this task; None = it can."""
     return fact(path, f"fault {_version('harbor')}", lambda: _fault(path))
 
 
@@ -102,7 +102,7 @@ def _fault(path: Path) -> str | None:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The task.toml of a task directory, without those of _TABLES that are no tables; {} when it cannot be read."""
+    """Get the task.toml of a task directory, without those of _TABLES that are no tables; {} when it cannot be read."""
     try:
         found = _parsed((path / "task.toml").read_text())
     except (OSError, ValueError):
@@ -120,7 +120,7 @@ def looks_like_task(path: Path) -> bool:
 
 
 def read_quarantine(folder: Path) -> dict[str, Listed]:
-    """A folder's list by name; the text is the reason."""
+    """Return a folder's list by name; the text is the reason."""
     return {one.name: one for one in read_list(folder / QUARANTINE_FILE)}
 
 

@@ -54,7 +54,7 @@ _SENTENCE = re.compile(r"(?<=[.!?:;])\s+|\n")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`keys`: (reason, digest); two tasks that share one are related for that reason.
+    """Keys. `keys`: (reason, digest); two tasks that share one are related for that reason.
 
     `content`: the digest of the task. `family`: as its author declares it; "" = none.
     """
@@ -73,12 +73,12 @@ def digest_of(parts: Iterable[str]) -> str:
 
 
 def plain_text(text: str) -> str:
-    """The text in lower case, with single spaces and normalized characters."""
+    """Return the text in lower case, with single spaces and normalized characters."""
     return " ".join((text if text.isascii() else unicodedata.normalize("NFKC", text)).lower().split())
 
 
 def template(instruction: str, code_words: Set[str] = frozenset()) -> str | None:
-    """Words of the instruction, separated by one space, with quoted text, paths, names and numbers as `<s>`, `<p>`.
+    """Get words of the instruction, separated by one space, with quoted text, paths, names and numbers as `<s>`, `<p>`.
 
     `code_words`: words of the task's test and solution. A bare word of the instruction among them is a name that the
     task gives ("a directory named <p>"), unless it begins a sentence or is one of SHELL_WORDS. Sentences of PLACE_WORDS
@@ -103,6 +103,6 @@ def _sentences(instruction: str) -> list[list[str]]:
 
 
 def code_words(code: str) -> frozenset[str]:
-    """Words of shell or Python code in lower case, without comments."""
+    """Return words of shell or Python code in lower case, without comments."""
     lines = (line for line in code.splitlines() if not line.lstrip().startswith("#"))
     return frozenset(re.findall(r"[^\W_]+", "\n".join(lines).lower()))

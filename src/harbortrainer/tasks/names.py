@@ -13,7 +13,7 @@ _SUFFIX = re.compile(rf"[-_. ](?:{_LEVELS}|v?\d{{1,6}})$", re.IGNORECASE)
 
 
 def name_families(names: Sequence[str], pattern: str | None) -> dict[str, str]:
-    """The family of each name that has one.
+    """Return the family of each name that has one.
 
     `pattern`: its first group is the family; "" = names have none; None = the name without its level, version or
     number, where more than MOST of all names share that with another one, and at most LARGEST with each. Raises

@@ -54,21 +54,21 @@ class TaskOrder[T: Sourced]:
         self.total_steps = min(steps, max_steps) if max_steps else steps
 
     def batch(self, step: int) -> list[T]:
-        """Tasks of one step; the run's last batch may be smaller."""
+        """Return tasks of one step; the run's last batch may be smaller."""
         first = step * self._batch_size
         return [self.at(position) for position in range(first, min(first + self._batch_size, self._last))]
 
     def beyond(self, step: int) -> list[T]:
-        """Tasks of a batch after the run's last one, in the same endless order."""
+        """Return tasks of a batch after the run's last one, in the same endless order."""
         return [self.at(position) for position in range(step * self._batch_size, (step + 1) * self._batch_size)]
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether an epoch ends within this step."""
+        """Return whether an epoch ends within this step."""
         n = self.length
         return (step * self._batch_size) // n < min((step + 1) * self._batch_size, self._last) // n
 
     def at(self, position: int) -> T:
-        """The task at a position of the endless order."""
+        """Return the task at a position of the endless order."""
         epoch, index = divmod(position, self.length)
         if epoch != self._epoch[0]:
             self._epoch = (epoch, self._permuted(epoch))

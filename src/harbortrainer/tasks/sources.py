@@ -21,7 +21,7 @@ SOURCES_FILE = "sources.json"  # in a run directory
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`given`: as the user wrote it. `name`: the last part of its path, with more parts where two are equal.
+    """A source. `given`: as the user wrote it. `name`: the last part of its path, with more parts where two are equal.
 
     `path`: what the venue finds the tasks by. `version`: a commit, NAME@VERSION, or that of a package; "" = none.
     """
@@ -34,7 +34,7 @@ class Source:
 
 
 def find_sources(tasks_dir: str) -> list[Source]:
-    """The sources in `a,b`: VENUE:NAME or MODULE:VENUE:NAME, folders, `git+URL[@REV][#FOLDER]`, `[ORG/]NAME@VERSION`,
+    """Get sources in `a,b`: VENUE:NAME or MODULE:VENUE:NAME, folders, `git+URL[@REV][#FOLDER]`, `[ORG/]NAME@VERSION`,
     fetched if missing. A folder goes before a name of the registry.
 
     Raises UserError.
@@ -44,13 +44,14 @@ def find_sources(tasks_dir: str) -> list[Source]:
         raise UserError(f"tasks_dir={tasks_dir}: names no folder; give a folder of task directories")
     found = [_find(one) for one in given]
     names = _names([Path(path) if place == FOLDERS else _named(path) for path, _, place in found])
-    return [Source(one, name, *rest) for one, name, rest in zip(given, names, found, strict=True)]
+    parts = zip(given, names, found, strict=True)
+    return [Source(one, name, path, version, place) for one, name, (path, version, place) in parts]
 
 
 def load_sources(
     sources: Sequence[Source], include: Sequence[str] = (), exclude: Sequence[str] = (), family: str | None = None
 ) -> list[Task]:
-    """Tasks of all sources that match a glob of `include` (empty = all) and none of `exclude`.
+    """Return tasks of all sources that match a glob of `include` (empty = all) and none of `exclude`.
 
     `family`: as `name_families` takes it, for all tasks together.
     A glob is matched with NAME and with SOURCE/NAME. A name in several sources becomes SOURCE/NAME. Raises UserError
@@ -71,7 +72,10 @@ def load_sources(
 def chosen_names(
     sources: Sequence[Source], include: Sequence[str], exclude: Sequence[str]
 ) -> dict[Source, dict[str, bool]]:
-    """For each source the names of its tasks, and whether the globs choose them. Raises UserError as `load_sources`."""
+    """Return for each source the names of its tasks, and whether the globs choose them.
+
+    Raises UserError as `load_sources`.
+    """
     names = {source: venue(source.venue).names(source.path) for source in sources}
     found = [(source.name, name) for source in sources for name in names[source]]
     for field, globs in (("tasks_include", include), ("tasks_exclude", exclude)):
@@ -86,13 +90,13 @@ def chosen_names(
 
 
 def with_families(tasks: Sequence[Task], pattern: str | None) -> list[Task]:
-    """The tasks with their families by name. Raises UserError for a wrong pattern."""
+    """Return the tasks with their families by name. Raises UserError for a wrong pattern."""
     known = name_families([task.name for task in tasks], pattern)
     return [replace(task, family=known.get(task.name, "")) for task in tasks]
 
 
 def check_weights(weights: Mapping[str, Any], sources: Sequence[Source]) -> dict[str, float]:
-    """The weights by source name. Raises UserError for an unknown source, or a weight that is not a number above 0."""
+    """Get weights by source name. Raises UserError for an unknown source, or a weight that is not a number above 0."""
     names = [source.name for source in sources]
     for name, weight in weights.items():
         if name not in names:
@@ -103,12 +107,12 @@ def check_weights(weights: Mapping[str, Any], sources: Sequence[Source]) -> dict
 
 
 def sources_record(sources: Sequence[Source], weights: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The sources as JSON values for the run's directory; digests of the tasks are in its split.json."""
+    """Return the sources as JSON values for the run's directory; digests of the tasks are in its split.json."""
     return [asdict(source) | {"weight": weights.get(source.name, 1.0)} for source in sources]
 
 
 def tasks_of(file: Path, digests: Collection[str]) -> list[Task]:
-    """Those of the tasks in a run's sources.json that are still there, with these digests."""
+    """Return those of the tasks in a run's sources.json that are still there, with these digests."""
     found: list[Task] = []
     for one in read_value(file) if file.is_file() else ():
         with contextlib.suppress(UserError):  # moved, or deleted

@@ -38,7 +38,7 @@ class Overlap:
 
 
 def overlaps(train: Sequence[Identity], held_out: Sequence[Identity]) -> list[Overlap]:
-    """One for each held-out task that equals, or is of a family with, a training task; duplicates first."""
+    """Return one for each held-out task that equals, or is of a family with, a training task; duplicates first."""
     index = _index(train)
     found: list[Overlap] = []
     for task in held_out:
@@ -51,7 +51,7 @@ def overlaps(train: Sequence[Identity], held_out: Sequence[Identity]) -> list[Ov
 
 
 def families(tasks: Sequence[Identity]) -> dict[str, str]:
-    """Name of each task -> name of the first task of its family. Being related is transitive: a~b, b~c, so a~c."""
+    """Map each task to the first task of its family, by name. Being related is transitive: a~b, b~c, so a~c."""
     parent = {task.name: task.name for task in tasks}
 
     def root(name: str) -> str:
@@ -71,7 +71,7 @@ def families(tasks: Sequence[Identity]) -> dict[str, str]:
 
 
 def duplicates(tasks: Sequence[Identity]) -> list[tuple[str, str, str]]:
-    """(name, name of an earlier task, reason) for each task that repeats another."""
+    """Return (name, name of an earlier task, reason) for each task that repeats another."""
     earlier: dict[tuple[str, str], str] = {}
     found: list[tuple[str, str, str]] = []
     for task in tasks:
@@ -89,7 +89,7 @@ def split_tasks(
     seed: int,
     allow_family_overlap: bool = False,
 ) -> tuple[list[Task], list[Task]]:
-    """Training tasks and held-out tasks, each in order of name; `eval_tasks` goes before `eval_split`.
+    """Return training tasks and held-out tasks, each in order of name; `eval_tasks` goes before `eval_split`.
 
     `@test` among `eval_tasks` names the tasks that their data sets hold out themselves.
 
@@ -132,7 +132,7 @@ def _named(tasks: Sequence[Task], eval_tasks: Sequence[str]) -> set[str]:
 
 
 def families_note(tasks: Sequence[Task], pattern: str | None) -> list[str]:
-    """A line where names come in series and no pattern says so; [] = they do not."""
+    """Return a line where names come in series and no pattern says so; [] = they do not."""
     named = {task.family for task in tasks if task.family}
     if not named or pattern is not None:
         return []
@@ -144,7 +144,7 @@ def families_note(tasks: Sequence[Task], pattern: str | None) -> list[str]:
 
 
 def users_note(train: Sequence[Task], held_out: Sequence[Task]) -> str:
-    """A line on held-out tasks whose user also stands in training; "" = there is none."""
+    """Return a line on held-out tasks whose user also stands in training; "" = there is none."""
     known = {key for task in train if task.side for key in _users(task)}
     shared = [task for task in held_out if task.side and _users(task) & known]
     if not shared:
@@ -162,7 +162,7 @@ def _users(task: Task) -> set[str]:
 
 
 def split_record(train: Sequence[Task], held_out: Sequence[Task], allow_family_overlap: bool) -> dict[str, Any]:
-    """Each task's side, digest, family and keys, as JSON values, for `check_split` and `check_held_out`."""
+    """Return each task's side, digest, family and keys, as JSON values, for `check_split` and `check_held_out`."""
     read = {side: list(map(identify, tasks)) for side, tasks in (("train", train), ("held_out", held_out))}
     family = families([*read["train"], *read["held_out"]])
     sides = {

@@ -10,13 +10,13 @@ from harbortrainer.tasks.task import Task
 
 
 def venue(name: str) -> Any:
-    """The venue of this name, a `rollout.venue.Venue`. Raises UserError for an unknown one."""
+    """Return the venue of this name, a `rollout.venue.Venue`. Raises UserError for an unknown one."""
     return plugin("venues", "tasks_dir", name).value
 
 
 @lru_cache(maxsize=4096)
 def identify(task: Task) -> Identity:
-    """The identity of a task, by its venue. Its digest stands for its contents: they are read once."""
+    """Return the identity of a task, by its venue. Its digest stands for its contents: they are read once."""
     found: Identity = venue(task.venue).identify(task)
     named = [(SAME_NAME, digest_of((task.family,)))] if task.family else []
     return replace(found, keys=(*found.keys, *named))

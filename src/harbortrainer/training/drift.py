@@ -9,7 +9,7 @@ KL, REWARD, STDERR = "kl/start", "eval/reward_mean", "eval/reward_stderr"
 
 
 def drift_warning(rows: Sequence[Mapping[str, float]]) -> str | None:
-    """A line when the last row is an evaluation that is no better than the best before it, and the policy went further.
+    """Warn when the last row is an evaluation no better than the best before it, and the policy went further.
 
     Further: `kl/start` grew by more than DRIFT_NATS since. No better: the reward did not rise by more than the last
     evaluation's standard error. `rows`: of metrics.jsonl, in order; a row without `kl/start` has that of the row
@@ -38,7 +38,7 @@ SILENT_BATCHES = 3
 
 
 def no_signal(rows: Sequence[Mapping[str, float]]) -> str | None:
-    """A line when all trials of the last SILENT_BATCHES batches earned nothing, and one of the batch before did.
+    """Return a line when all trials of the last SILENT_BATCHES batches earned nothing, and one of the batch before did.
 
     `rows`: of the last steps, in order.
     """
@@ -65,7 +65,7 @@ JUDGED = (*SAID, "rollout/trials", "reward/mean", "reward/best_of_group")  # of 
 
 
 def worsening(rows: Sequence[Mapping[str, float]]) -> str | None:
-    """A line when the last two batches show a policy that falls apart, and the two before did not, whatever its reward.
+    """Warn when the last two batches show a policy that falls apart, and the two before did not, whatever its reward.
 
     Each of them has GROWN more answers that cannot be read, or trials that end at the turn limit, than the best batch
     before them; or is FAR_NATS from the start. `rows`: of all steps, in order; one without any answer is no batch.

@@ -33,13 +33,13 @@ class HeldOut:
     display: Display
 
     def due(self, step: int, every: int) -> bool:
-        """Whether an evaluation follows after `step` steps: at the start, every `every` steps or epoch, at the end."""
+        """Tell if an evaluation follows after `step` steps: at the start, every `every` steps or epoch, at the end."""
         if not self.tasks or step == 0:
             return bool(self.tasks)
         return step == self.schedule.total_steps or evaluation_due(every, self.schedule.at(step - 1).order, step - 1)
 
     async def evaluate(self, step: int, run: Callable[..., Trials], measure: Measure) -> dict[str, float]:
-        """The metrics after `step`. `run`: makes the trials, given tasks, group size and temperature.
+        """Return the metrics after `step`. `run`: makes the trials, given tasks, group size and temperature.
 
         `measure`: more metrics, of the trials.
         """
@@ -121,7 +121,7 @@ class Evaluations:
             raise Stopped(self._stop.why)
 
     async def failing(self) -> NoReturn:
-        """An end for `run_until`: raises what ended an evaluation."""
+        """Return an end for `run_until`: raises what ended an evaluation."""
         await self._failed.wait()
         assert self._failure is not None
         raise self._failure

@@ -77,7 +77,7 @@ class Flow:
             await self._write_job(batch)
 
     async def batch(self, step: int) -> list[TrajectoryGroup]:
-        """The groups that `step` trains on, in the order of tasks, once their trials have ended.
+        """Return the groups that `step` trains on, in the order of tasks, once their trials have ended.
 
         Raises EnvironmentFault or BackendError when no trial can be run; DiskFault; ServerLost; Stopped.
         """
@@ -103,7 +103,7 @@ class Flow:
             self._changed.set()
 
     def published(self, step: int) -> None:
-        """The weights of `step` are published: beside training, groups start in the places of those trained on."""
+        """Note that the weights of `step` are published: beside training, groups start in the freed places."""
         if self._k:
             self._pace.advance(step)
             self._changed.set()

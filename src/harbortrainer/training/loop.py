@@ -21,10 +21,12 @@ from harbortrainer.watch.display import Display
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
-    """The objects that every loop drives; wired by a `session.py`."""
+    """The objects that every loop drives. `sampler`: of the run's trials."""
 
+    run: RunDirectory
     policy: PolicyTrainer
     trained: PolicyIdentity
+    sampler: PolicySampler
     metrics: MetricsLog
     checkpoints: CheckpointLog
     ledger: Ledger
@@ -33,23 +35,27 @@ class LoopParts:
     budget: Budget = field(default_factory=Budget)
 
 
-class Loop[C: RunSettings, P: LoopParts]:
+class Loop[C: RunSettings]:
     """A loop over steps, from `step` on; the run directory can be resumed at any time."""
 
-    def __init__(self, config: C, run: RunDirectory, parts: P, sampler: PolicySampler, step: int) -> None:
-        """`sampler`: of the run's trials."""
-        self.config, self.run_directory, self.parts, self.step = config, run, parts, step
-        self._rows = StepRows(run, parts.metrics, parts.budget)
+    def __init__(self, config: C, parts: LoopParts, step: int) -> None:
+        self.config, self.parts, self.step = config, parts, step
+        self._rows = StepRows(parts.run, parts.metrics, parts.budget)
         self.outage = Outage(
-            parts.policy, sampler, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec
+            parts.policy, parts.sampler, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec
         )
 
     async def proceed(self) -> None:
-        """From `step` to the last step, with the weights that the policy has now."""
+        """Run from `step` to the last step, with the weights that the policy has now."""
         raise NotImplementedError
 
     async def completed(self) -> None:
-        """After the last step."""
+        """Tidy up after the last step."""
+
+    @property
+    def done(self) -> str:
+        """The last line of a run that is over."""
+        raise NotImplementedError
 
     @property
     def summaries(self) -> list[str]:
@@ -81,14 +87,14 @@ class Loop[C: RunSettings, P: LoopParts]:
                 await asyncio.to_thread(self.parts.ledger.resumed, self.step)
 
     async def save(self) -> None:
-        """A checkpoint of `step`."""
+        """Save a checkpoint of `step`."""
         path = await self.parts.policy.save(self.step)
         checkpoint = self.parts.trained.checkpoint(self.step, path)
         await self.parts.checkpoints.add(checkpoint, self.parts.policy.delete, self._rows.undecided)
         self.parts.display.say(f"checkpoint after step {self.step}: {path}")
 
-    async def finish(self, outside: Outside, done: str) -> int:
-        """Run to the end, then write the pages and the summaries; `done`: the last line. Exit status."""
+    async def finish(self, outside: Outside) -> int:
+        """Run to the end, then write the pages and the summaries. Exit status: 0 done, else that of the stop."""
         parts, stop, say, status = self.parts, self.parts.stop, self.parts.display.say, 1
         try:
             await self.run()
@@ -98,11 +104,11 @@ class Loop[C: RunSettings, P: LoopParts]:
             status = stop.status
         finally:
             parts.metrics.close(1 if status == 1 else 0)
-            for line in (outside.leave_pages(self.run_directory, self.config.model_name), *self.summaries):
+            for line in (outside.leave_pages(parts.run, self.config.model_name), *self.summaries):
                 say(line)
             if status:
                 why = f" ({stop.why})" if stop.asked else ""
-                say(f"stopped after step {self.step}{why}; continue with: {self.run_directory.resume}")
+                say(f"stopped after step {self.step}{why}; continue with: {parts.run.resume}")
         if not status:
-            say(done)
+            say(self.done)
         return status

@@ -91,7 +91,7 @@ class Outage:
         )
 
     async def gone_at_stop(self) -> NoReturn:
-        """An end for `run_until`: raises Stopped when the run is asked to stop and the server does not answer."""
+        """Give an end for `run_until`: raises Stopped when the run is asked to stop and the server does not answer."""
         try:
             await self.stop.stopped()
         except Stopped:
@@ -127,7 +127,7 @@ class Outage:
 async def create_or_restore(
     backend: Backend, config: RunSettings, checkpoints: CheckpointLog, display: Display, start: SavedState | None = None
 ) -> PolicyTrainer:
-    """The adapter of this process, from the newest state that the server has, else from `start` or the seed.
+    """Return the adapter of this process, from the newest state that the server has, else from `start` or the seed.
 
     Adapters of killed processes are unloaded first. Later updates are repeated from the trials on disk.
     """

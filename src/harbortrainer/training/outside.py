@@ -45,12 +45,12 @@ class Outside:
     leave_pages: Callable[[RunDirectory, str], str] = leave_pages
 
     async def connect(self, config: RunSettings, say: Say = log.info) -> Backend:
-        """A server that answered, with its measured contract. Raises UserError."""
+        """Return a server that answered, with its measured contract. Raises UserError."""
         return await connect(config, self.measure, self.api, say)
 
     @contextlib.asynccontextmanager
     async def connected(self, config: RunSettings, display: Display) -> AsyncIterator[Backend]:
-        """Like `connect`; closes the server's session at the end of the block."""
+        """Connect like `connect`; closes the server's session at the end of the block."""
         display.doing(f"connecting to the {config.backend} server")
         backend, done = await self.connect(config, display.say), False
         display.server_load = backend.load

@@ -21,7 +21,7 @@ from harbortrainer.other_models.users import refuse_unused
 from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.run import agent_pack
 from harbortrainer.run.checkpoints import BEST, CheckpointLog, Keep
-from harbortrainer.run.config_changes import TRIAL_SETTINGS, ConfigHistory, SettingChange, note, to_save
+from harbortrainer.run.config_changes import TRIAL_SETTINGS, SettingChange, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
 from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.setting import changed
@@ -33,8 +33,7 @@ from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import venue
 from harbortrainer.text import counted
 from harbortrainer.training.evaluation import MOST_OPEN
-from harbortrainer.training.schedule import SettingsByStep, task_order
-from harbortrainer.watch.display import Display
+from harbortrainer.training.schedule import task_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +152,7 @@ def start_directory(plan: RunPlan, sampler: str = "") -> RunDirectory:
     return new_run_directory(config.logs_dir, config.run_name, label, files)
 
 
-def open_schedule(plan: RunPlan, run: RunDirectory, ledger: Ledger, display: Display) -> SettingsByStep:
-    """Settings by step; records and prints what this process changes. Raises UserError."""
-    history = ConfigHistory(run, Config)
-    changes = history.changes(plan.config)
-    for line in _set_aside(run, changes, ledger):
-        display.say(line)
-    history.record(changes, ledger.steps_trained)
-    for change in changes:
-        display.say(note(change, ledger.steps_trained))
-    return SettingsByStep(plan.train, history.configs())
-
-
-def _set_aside(run: RunDirectory, changes: Sequence[SettingChange], ledger: Ledger) -> Iterator[str]:
+def set_aside(run: RunDirectory, changes: Sequence[SettingChange], ledger: Ledger) -> Iterator[str]:
     """Set aside finished trials of batches whose settings have changed, to run them again; a line for each batch.
 
     They are moved before the change is recorded: after a kill in between, the next process makes the same change.
@@ -200,7 +187,7 @@ def _moved(run: RunDirectory, files: Sequence[Path], what: str, fields: Collecti
 
 
 def sampler_change(effective: Path, sampler: str) -> tuple[str, ...]:
-    """A line when an earlier process of this run sampled with something else. `effective`: its effective.json."""
+    """Give a line when an earlier process of this run sampled with something else. `effective`: its effective.json."""
     before = read_json(effective).get("server", {}).get("sampler", "") if effective.exists() else ""
     if not before or not sampler or before == sampler:
         return ()
@@ -208,7 +195,7 @@ def sampler_change(effective: Path, sampler: str) -> tuple[str, ...]:
 
 
 def installed_versions(tasks: Iterable[Task] = ()) -> dict[str, str]:
-    """Versions of the packages that shape a run, without those that are not installed (wandb is optional)."""
+    """Return versions of the packages that shape a run, without those that are not installed (wandb is optional)."""
     found: dict[str, str] = {}
     of_venues = [name for place in dict.fromkeys(task.venue for task in tasks) for name in venue(place).packages]
     for name in ("tinker", "chz", "transformers", "numpy", "wandb", *of_venues):
@@ -230,17 +217,17 @@ OVERHEAD = 2**20  # bytes a state: names, shapes, rank and hyperparameters
 
 
 def state_bytes(model: BaseModel, rank: int) -> int | None:
-    """The most bytes of a saved state: float32 weights and both moments. None when the model's shape is unknown."""
+    """Get the most bytes of a saved state: float32 weights and both moments. None when the model's shape is unknown."""
     return None if model.lora_width is None else (1 + MOMENTS) * FLOAT32 * rank * model.lora_width + OVERHEAD
 
 
 def sampler_bytes(model: BaseModel, rank: int) -> int | None:
-    """The most bytes of sampler weights."""
+    """Return the most bytes of sampler weights."""
     return None if model.lora_width is None else FLOAT32 * rank * model.lora_width + OVERHEAD
 
 
 def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping[str, Any]) -> str:
-    """One line on the server's disk. `about`: what a server of this project reports about itself."""
+    """Return one line on the server's disk. `about`: what a server of this project reports about itself."""
     rank = config.lora_rank
     best = BEST if config.eval_split or config.eval_tasks else 0
     keep = Keep(config.keep_checkpoints, best)

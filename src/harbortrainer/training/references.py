@@ -26,7 +26,9 @@ DRIFT_SEQUENCES = 8  # scored a step for kl/start
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """`sequences_D`: with the penalty in their advantages; `scored`: tokens that references scored, by trial."""
+    """Compared sequences. `sequences_D`: with the penalty in their advantages; `scored`: tokens that references
+    scored, by trial.
+    """
 
     sequences_D: Sequence[TrainingSequence]
     metrics: dict[str, float]
@@ -45,7 +47,7 @@ class References:
         self._penalties = penalties
 
     async def compare(self, step: int, sequences_D: Sequence[TrainingSequence], config: Config) -> Compared:
-        """The KL penalty of a batch, and its metrics in nats a token. Raises BackendError, ServerLost."""
+        """Return the KL penalty of a batch, and its metrics in nats a token. Raises BackendError, ServerLost."""
         metrics: dict[str, float] = {}
         scored: Counter[str] = Counter()
         penalty = self._penalties[config.kl_reference] if config.kl_penalty_coef else None
@@ -96,7 +98,7 @@ async def open_references(
     start: SavedState | None,
     teachers: Mapping[str, SavedState],
 ) -> References:
-    """The references of a run whose settings are or were `configs`, ready to score. `teachers`: by kl_reference.
+    """Return the references of a run whose settings are or were `configs`, ready to score. `teachers`: by kl_reference.
 
     Call it before the run's adapter is made: a saved state takes an adapter slot for a moment. Raises UserError,
     WeightsGone, BackendError.

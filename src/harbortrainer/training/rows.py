@@ -53,7 +53,7 @@ class StepRows:
         self._rows, self._complete = {}, set()
 
     def kept(self, step: int) -> list[tuple[int, dict[str, float]]]:
-        """The rows on disk that are not logged yet, up to that of `step`; later steps are made again.
+        """Return the rows on disk that are not logged yet, up to that of `step`; later steps are made again.
 
         All of them are open from now on: concluding the first one must not drop the others from disk. The other rows
         leave the disk: a process may have been killed after it logged them.

@@ -36,36 +36,39 @@ class SettingsByStep:
         return self._spans[-1].order.total_steps
 
     def at(self, step: int) -> Span:
-        """The most recent settings that apply to the 0-based `step`."""
+        """Return the most recent settings that apply to the 0-based `step`."""
         return next(span for span in reversed(self._spans) if span.first_step <= step)
 
     def size(self, step: int) -> int:
-        """Groups of the 0-based step; 0 after the last one."""
+        """Return groups of the 0-based step; 0 after the last one."""
         return len(self.at(step).order.batch(step)) if step < self.total_steps else 0
 
     def groups(self, batch: int) -> int:
-        """Groups of a batch. With `oversample_max` batches follow the run's last step, for steps take more than one."""
+        """Return groups of a batch.
+
+        With `oversample_max` batches follow the run's last step, for steps take more than one.
+        """
         return self.size(batch) or (self.configs[-1].batch_size if self.configs[-1].oversample_max else 0)
 
     def batch(self, step: int) -> list[Task]:
-        """The tasks of a batch; that of the 0-based `step`, unless steps take others."""
+        """Return the tasks of a batch; that of the 0-based `step`, unless steps take others."""
         order = self.at(step).order
         return order.batch(step) if step < self.total_steps else order.beyond(step)
 
     def ahead(self, step: int, steps: int) -> list[Task]:
-        """The tasks of so many batches from `step` on."""
+        """Return the tasks of so many batches from `step` on."""
         batches = (self.at(number).order.batch(number) for number in range(step, step + steps))
         return [task for batch in batches for task in batch]
 
     def instead(self, step: int, taken: Collection[str]) -> Task | None:
-        """The next task after a batch whose name is not in `taken`, for one of its places; None = there is none."""
+        """Get the next task after a batch whose name is not in `taken`, for one of its places; None = there is none."""
         order = self.at(step).order
         first = (step + 1) * self.configs[-1].batch_size
         following = (order.at(position) for position in range(first, first + 2 * order.length))
         return next((task for task in following if task.name not in taken), None)
 
     def named(self, name: str) -> Task | None:
-        """The training task of this name."""
+        """Return the training task of this name."""
         return self._by_name.get(name)
 
 
@@ -81,5 +84,5 @@ def task_order(config: Config, train: Sequence[Task]) -> TaskOrder[Task]:
 
 
 def evaluation_due(eval_every: int, order: TaskOrder[Task], step: int) -> bool:
-    """Whether the 0-based step is followed by an evaluation; the last one of a run always is."""
+    """Return whether the 0-based step is followed by an evaluation; the last one of a run always is."""
     return (step + 1) % eval_every == 0 if eval_every else order.ends_epoch(step)

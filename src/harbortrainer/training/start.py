@@ -9,9 +9,10 @@ from typing import Any
 from harbortrainer.backend.adapter import CONFIG as ADAPTER
 from harbortrainer.backend.adapter import adapter_path, read_adapter
 from harbortrainer.backend.policy import SavedState
-from harbortrainer.config import Config
+from harbortrainer.config import Config, RunSettings
 from harbortrainer.durable.files import read_json
 from harbortrainer.errors import UserError
+from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.run.checkpoints import PolicyIdentity, check_identity, find_checkpoint
 from harbortrainer.run.directory import DATASET_FILE, RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE, check_held_out
@@ -24,10 +25,15 @@ KEY, TEACHERS = "start", "kl_references"  # in effective.json
 BASE, START = "base", "start"  # values of kl_reference
 
 
+def identity(config: RunSettings, template: ChatTemplate) -> PolicyIdentity:
+    """Return the policy that a run with these settings trains."""
+    return PolicyIdentity(config.model_name, config.lora_rank, template.renderer.name, template.renderer.thinking)
+
+
 def find_start(
     init_from: str | None, wanted: PolicyIdentity, backend: str, earlier: RunDirectory | None = None
 ) -> SavedState | None:
-    """The state that a run starts from; None = its seed. A continued run keeps the state that it has recorded.
+    """Return the state that a run starts from; None = its seed. A continued run keeps the state that it has recorded.
 
     `earlier`: the directory of the continued run. Raises UserError.
     """
@@ -40,7 +46,7 @@ def find_start(
 
 
 def find_teachers(config: Config, wanted: PolicyIdentity, earlier: RunDirectory | None = None) -> dict[str, SavedState]:
-    """The states that kl_reference names now, and has named in this run: recorded ones stay. Raises UserError."""
+    """Give the states that kl_reference names now, and has named in this run: recorded ones stay. Raises UserError."""
     teachers: dict[str, SavedState] = {}
     if earlier is not None and earlier.effective.exists():
         teachers = {name: SavedState(**state) for name, state in read_json(earlier.effective).get(TEACHERS, {}).items()}
@@ -51,7 +57,7 @@ def find_teachers(config: Config, wanted: PolicyIdentity, earlier: RunDirectory 
 
 
 def find_state(field: str, value: str, wanted: PolicyIdentity, backend: str, *, any_rank: bool = False) -> SavedState:
-    """The training state that `field` names: RUN_DIR, RUN_DIR@STEP, a tinker:// path or the folder of an adapter.
+    """Give the training state that `field` names: RUN_DIR, RUN_DIR@STEP, a tinker:// path or the folder of an adapter.
 
     Contacts no server. A run directory's state is compared with `wanted`, an adapter as far as its files say. Base
     model and rank of a path are checked at the server; its chat template is recorded nowhere. Raises UserError.
@@ -118,11 +124,11 @@ def _check_conversations(taught: Collection[str], held_out: Sequence[Task], give
 
 
 def recorded(start: SavedState | None, teachers: Mapping[str, SavedState]) -> dict[str, Any]:
-    """The part of effective.json from which a continued run reads them again."""
+    """Return the part of effective.json from which a continued run reads them again."""
     states = {name: asdict(state) for name, state in teachers.items()}
     return {KEY: None if start is None else asdict(start), TEACHERS: states}
 
 
 def described(start: SavedState) -> str:
-    """One line."""
+    """Return one line."""
     return f"starts from {start.described}, {'with its' if start.optimizer else 'with fresh'} Adam moments"

@@ -22,11 +22,10 @@ from harbortrainer.learning.datums import count_tokens
 from harbortrainer.learning.observations import observed_nats, observing
 from harbortrainer.learning.off_policy import staleness_metrics
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, batch_name
-from harbortrainer.policy.sampler import PolicySampler, Sampler
+from harbortrainer.policy.sampler import Sampler
 from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.conversations import Conversations
-from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.metrics import Breakdown, StepUsage, batch_metrics
 from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_trajectory
 from harbortrainer.stopping import Stopped, run_until
@@ -41,39 +40,42 @@ from harbortrainer.training.update import Updater
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts(LoopParts):
+class Trials:
     """The objects that the trainer drives besides."""
 
-    sampler: PolicySampler
     rollouts: Rollouts
     conversations: Conversations | None = None  # None = not written
     references: References | None = None  # None = the policy is compared with nothing
 
 
-class Terminus2Trainer(Loop[Config, Parts]):
+class Terminus2Trainer(Loop[Config]):
     """Runs the steps after `start_step` to the end."""
 
     def __init__(
         self,
         config: Config,
-        run: RunDirectory,
-        parts: Parts,
+        parts: LoopParts,
+        trials: Trials,
         schedule: SettingsByStep,
         held_out: Sequence[Task],
         start_step: int,
     ) -> None:
-        super().__init__(config, run, parts, parts.sampler, start_step)
-        self.schedule = schedule
-        self._breakdown = Breakdown([*schedule.train, *held_out])
+        super().__init__(config, parts, start_step)
+        self.trials, self.schedule = trials, schedule
+        self._breakdown = Breakdown([*schedule.train, *held_out], config.agent, config.seed)
         self._held_out = HeldOut(held_out, schedule, self._breakdown, parts.display)
         self._evaluations = Evaluations(parts.policy, parts.sampler, parts.checkpoints, parts.stop)
-        self._rows_so_far = read_lines(run.metrics)  # of steps, with what is judged of them
+        self._rows_so_far = read_lines(parts.run.metrics)  # of steps, with what is judged of them
         # evaluations: beside training, or between a step and the next batch
         self._beside = config.max_steps_off_policy > 0
 
     async def completed(self) -> None:
-        if self.parts.references is not None:
-            await self.parts.references.delete()
+        if self.trials.references is not None:
+            await self.trials.references.delete()
+
+    @property
+    def done(self) -> str:
+        return f"done; metrics.jsonl and reward_curve.png are in {self.parts.run.path}"
 
     @property
     def summaries(self) -> list[str]:
@@ -90,8 +92,8 @@ class Terminus2Trainer(Loop[Config, Parts]):
         async with self._evaluations:
             await self._take_up()
             flow = Flow(
-                parts.rollouts, parts.ledger, parts.stop, self.schedule,
-                run=self.run_directory, show=parts.display.finished,
+                self.trials.rollouts, parts.ledger, parts.stop, self.schedule,
+                run=parts.run, show=parts.display.finished,
                 ends=lambda: [*parts.policy.losses("sampling"), self._evaluations.failing()],
             )  # fmt: skip
             async with flow:
@@ -139,7 +141,7 @@ class Terminus2Trainer(Loop[Config, Parts]):
     async def _sample_and_score(self, flow: Flow, config: Config) -> tuple[list[TrajectoryGroup], dict[str, float]]:
         """The step's trials with their rewards, and their metrics."""
         groups_P = await self._batch(flow, config)
-        measured = flow.metrics | self.parts.rollouts.metrics
+        measured = flow.metrics | self.trials.rollouts.metrics
         if config.oversample_max:
             measured["group/oversampled"] = float(len(groups_P) - self.schedule.size(self.step))
         if config.max_steps_off_policy:
@@ -160,10 +162,10 @@ class Terminus2Trainer(Loop[Config, Parts]):
         """Train on the batch and record it; this completes the step."""
         await self._quiet()
         now = self.schedule.at(self.step)
-        updater = Updater(now.config, self.parts.policy, now.order.total_steps, self.parts.references)
+        updater = Updater(now.config, self.parts.policy, now.order.total_steps, self.trials.references)
         updated = await updater.update(self.step, batch)
         await asyncio.to_thread(self.parts.ledger.trained, self.step, batch, updater.trials, updater.scored)
-        await asyncio.to_thread(write_log_ratios, self.run_directory.path, self.step, updater.log_ratios)
+        await asyncio.to_thread(write_log_ratios, self.parts.run.path, self.step, updater.log_ratios)
         self.step += 1
         return updated
 
@@ -215,7 +217,7 @@ class Terminus2Trainer(Loop[Config, Parts]):
         run = functools.partial(self._run_evaluation, step, client, weights)
         measure = functools.partial(self._known_observations, step, client)
         self._rows.log(step, await self._held_out.evaluate(step, run, measure))
-        rows = [row for row in read_lines(self.run_directory.metrics) if row["global_step"] <= step]
+        rows = [row for row in read_lines(self.parts.run.metrics) if row["global_step"] <= step]
         if (line := drift_warning(rows)) is not None:
             self.parts.display.say(line)
         if weights is not None:
@@ -248,7 +250,7 @@ class Terminus2Trainer(Loop[Config, Parts]):
         stop = self.parts.stop
         if not stop.may_continue():
             raise Stopped(stop.why)
-        folder = self.run_directory.trajectories("eval", step)
+        folder = self.parts.run.trajectories("eval", step)
 
         def finished(trajectory: Trajectory) -> None:
             write_trajectory(folder, trajectory)
@@ -258,10 +260,10 @@ class Terminus2Trainer(Loop[Config, Parts]):
         if weights is not None and self.step < self.schedule.total_steps:  # half of the places are training's
             at_once = max(1, n_containers(self.config) // (2 * group_size))
         with self.parts.display.trials(f"eval {step}", len(tasks_P) * group_size):
-            trials = self.parts.rollouts.run_groups(
+            trials = self.trials.rollouts.run_groups(
                 list(tasks_P),
                 group_size,
-                self.run_directory.batch("eval", step),
+                self.parts.run.batch("eval", step),
                 kind="eval",
                 step=step,
                 temperature=temperature,
@@ -275,5 +277,5 @@ class Terminus2Trainer(Loop[Config, Parts]):
         return groups_P
 
     async def _keep_conversations(self, kind: BatchKind, step: int, groups_P: Sequence[TrajectoryGroup]) -> None:
-        if self.parts.conversations is not None:
-            await asyncio.to_thread(self.parts.conversations.save, batch_name(kind, step), groups_P)
+        if self.trials.conversations is not None:
+            await asyncio.to_thread(self.trials.conversations.save, batch_name(kind, step), groups_P)

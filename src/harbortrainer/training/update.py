@@ -22,12 +22,12 @@ from harbortrainer.training.references import References
 
 
 def adam_at(step: int, total_steps: int, config: RunSettings) -> tinker.AdamParams:
-    """Adam's settings for optimizer step `step` (from 0) of `total_steps`."""
+    """Return Adam's settings for optimizer step `step` (from 0) of `total_steps`."""
     return tinker.AdamParams(**adam_settings(config) | {"learning_rate": learning_rate(step, total_steps, config)})
 
 
 def learning_rate(step: int, total_steps: int, config: RunSettings) -> float:
-    """Its rate: linear warm-up to the peak, then `lr_schedule` towards 0. The last step's rate is above 0.
+    """Return its rate: linear warm-up to the peak, then `lr_schedule` towards 0. The last step's rate is above 0.
 
     cosine: arXiv 1608.03983, one half period.
     """

@@ -64,7 +64,7 @@ class RunLog(RotatingFileHandler):
 class _Format(logging.Formatter):
     @override
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line, or as a line with others set in."""
+        """Return the record as a line, or as a line with others set in."""
         text = super().format(record)
         if len(text) > MAX_TEXT:
             text = f"{text[:MAX_TEXT]} … {len(text) - MAX_TEXT} characters more"
@@ -105,7 +105,7 @@ class LoggedStream(io.TextIOBase):
 
     @override
     def fileno(self) -> int:
-        """The real stream's, for faulthandler and child processes."""
+        """Return the real stream's, for faulthandler and child processes."""
         return self._real.fileno()
 
     @override
@@ -128,7 +128,7 @@ class LoggedStream(io.TextIOBase):
 
 @contextlib.contextmanager
 def captured(*handlers: logging.Handler) -> Iterator[None]:
-    """Within the block stdout and stderr are LoggedStreams, and logging goes to these handlers instead of stderr.
+    """Put LoggedStreams in the place of stdout and stderr within the block; logging goes to these handlers.
 
     Libraries keep their level (WARNING); records of this package and printed lines are logged from INFO.
     """

@@ -236,7 +236,7 @@ class LiveView(Live):
 
 
 def view(state: RunState, notes: Notes, width: int, height: int, bars: str = BARS) -> list[Line]:
-    """The lines: at least one, at most two thirds of `height`, each shorter than `width` cells."""
+    """Return the lines: at least one, at most two thirds of `height`, each shorter than `width` cells."""
     room = max(1, width - SPARE)
     done = [(f"{state.step}/{state.total_steps} done", "bold")] if state.total_steps else []
     rows = {
@@ -259,13 +259,13 @@ def view(state: RunState, notes: Notes, width: int, height: int, bars: str = BAR
 
 
 def clock(seconds: float) -> str:
-    """1:02:03"""
+    """Return 1:02:03"""
     minutes, second = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
 
 
 def sparkline(values: Sequence[float], bars: str = BARS) -> str:
-    """One bar a value, scaled from the lowest to the highest; equal values get a middle bar."""
+    """Return one bar a value, scaled from the lowest to the highest; equal values get a middle bar."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     if low == high:
         return bars[len(bars) // 2 - 1] * len(values)

@@ -42,7 +42,7 @@ WITH_TAXONOMY = "_with_taxonomy_feedback"
 
 
 def wandb_project(config: Config) -> str | None:
-    """The project of a run: one with a taxonomy logs apart from those without. None = wandb is off."""
+    """Return the project of a run: one with a taxonomy logs apart from those without. None = wandb is off."""
     judge = model_of("judge", config.judge)
     plain = judge is None or judge.taxonomy is None
     if not config.wandb_project or plain or config.wandb_project.endswith(WITH_TAXONOMY):
@@ -61,14 +61,16 @@ LIMITS = SinkLimits()
 
 
 class Sink(RowSink, Protocol):
-    """`about`: one line that says where it writes."""
+    """A sink. `about`: one line that says where it writes."""
 
     @property
     def about(self) -> str: ...
 
 
 class BackgroundSink:
-    """`log` never blocks and never raises; after the sink's first error this process sends nothing more."""
+    """A sink of its own thread: `log` never blocks and never raises; after the sink's first error this process sends
+    nothing more.
+    """
 
     def __init__(self, name: str, opening: Callable[[], Sink], say: Callable[[str], None], limits: SinkLimits) -> None:
         self._name, self._say, self._limits = name, say, limits
@@ -141,7 +143,7 @@ class WandbLog:
         return f"offline in {self._directory.path / 'wandb'}; send it with: wandb sync {Path(self._run.dir).parent}"
 
     def log(self, row: dict[str, Any]) -> None:
-        """One call a row, tables of conversations included. wandb's own step is the global_step."""
+        """Log a row by one call, tables of conversations included. wandb's own step is the global_step."""
         step = row["global_step"]
         if step > self._last_step:
             if time.monotonic() - self._handed_over > WRITTEN_SEC:
@@ -205,7 +207,7 @@ def start_wandb(
     say: Callable[[str], None],
     limits: SinkLimits = LIMITS,
 ) -> BackgroundSink | None:
-    """The wandb run of this run directory, None without a project or with an empty one. Never raises.
+    """Return the wandb run of this run directory, None without a project or with an empty one. Never raises.
 
     Offline without a key, or as WANDB_MODE says; then nothing leaves this machine.
     """
@@ -257,7 +259,7 @@ def _settle(run: RunDirectory) -> None:
 
 
 def sampled_tables(run: RunDirectory, row: dict[str, Any]) -> dict[str, list[Row]]:
-    """Tables with COLUMNS for the batch and the evaluation of one row of metrics.jsonl; none without conversations."""
+    """Get tables with COLUMNS for batch and evaluation of a row of metrics.jsonl; none without conversations."""
     step = row["global_step"]
     folder = run.path / "conversations"
     files = {TRAINING: folder / f"step_{step - 1:06d}.jsonl"} if "group/count" in row else {}

@@ -25,7 +25,7 @@ _LOCAL = {
 
 
 def card(subject: Subject, model_name: str, *, merged: bool = False) -> str:
-    """Markdown. Data, settings and intervals come from the run's directory; of a bare path none are known."""
+    """Return Markdown. Data, settings and intervals come from the run's directory; of a bare path none are known."""
     library, what = ("transformers", "A model") if merged else ("peft", "A LoRA adapter")
     lines = ["---", f"base_model: {model_name}", f"library_name: {library}", "pipeline_tag: text-generation", "---"]
     lines += [f"# {what} of {Path(model_name).name}, trained with harbortrainer", "", f"`{subject.name}`"]

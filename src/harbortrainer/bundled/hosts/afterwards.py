@@ -15,7 +15,7 @@ _CLEAN = "from harbortrainer.docker.keeping.cleaning import reap; reap()"
 
 
 def clean_afterwards(folder: Path) -> None:
-    """Once this process is dead: remove `folder`, and from Docker what dead runs have left. Does not wait for it.
+    """Remove, once this process is dead, `folder`, and from Docker what dead runs have left. Does not wait for it.
 
     Nothing happens if the folder is gone by then.
     """

@@ -23,7 +23,7 @@ PACKAGES = ("harbor", "tinker", "transformers", "numpy")  # what decides how a t
 
 @functools.cache
 def code() -> dict[str, str]:
-    """Versions by name. Blocks."""
+    """Return versions by name. Blocks."""
     digest = hashlib.sha256()
     folder = Path(__file__).parents[2]
     for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.sh")]):  # one is part of every turn
@@ -34,7 +34,7 @@ def code() -> dict[str, str]:
 
 @contextlib.contextmanager
 def docker_faults() -> Iterator[None]:
-    """A fault of the daemon in the block is a UserError."""
+    """Yield a fault of the daemon in the block is a UserError."""
     try:
         yield
     except (DockerException, requests.RequestException, ImageError) as error:
@@ -43,7 +43,7 @@ def docker_faults() -> Iterator[None]:
 
 
 def facts() -> MachineFacts:
-    """Those of this machine. Blocks. Raises UserError when its daemon does not answer."""
+    """Return those of this machine. Blocks. Raises UserError when its daemon does not answer."""
     with docker_faults():
         info = engine().info()
     daemon = info["ID"], info["DockerRootDir"]

@@ -17,7 +17,7 @@ class Weights(Protocol):
     """Published weights on their way to a host."""
 
     def open(self, config: Config) -> SamplingClient:
-        """What samples them, with the key of the machine that calls this. Blocks."""
+        """Return what samples them, with the key of the machine that calls this. Blocks."""
         ...
 
 
@@ -70,7 +70,7 @@ class Done:
 
 
 def pack_folder(folder: Path, *beside: str) -> bytes:
-    """A compressed tar file with the folder under its own name, and files `beside` it where they exist. Blocks."""
+    """Give a compressed tar file with the folder under its own name, and files `beside` it where they exist. Blocks."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
         tar.add(folder, arcname=folder.name)

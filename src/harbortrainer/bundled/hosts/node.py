@@ -61,7 +61,7 @@ class Unheard(TrialObserver):
 
 
 class Node:
-    """Its methods are what the driver calls; those about trials need `prepare` before.
+    """A machine's part of a run, called by the driver; the methods about trials need `prepare` before.
 
     The driver polls. Without a poll for `silence_sec` the driver counts as dead: sampling ends first, then the trials
     and their containers, then the process.
@@ -131,7 +131,7 @@ class Node:
             return why and f"task {task.name}: {why}"
 
     async def images(self) -> dict[str, str]:
-        """The tasks' images by name, each with its ID; "" = it is not here. Raises UserError, as the next ones."""
+        """Give the tasks' images by name, each with its ID; "" = it is not here. Raises UserError, as the next ones."""
         with docker_faults():
             return await asyncio.to_thread(image_ids, [folder_of(task) for task in self._tasks.values()])
 
@@ -155,7 +155,7 @@ class Node:
         self._images.unlink()
 
     async def publish(self, weights: Weights, version: int) -> None:
-        """Requests from now on sample these weights."""
+        """Let requests from now on sample these weights."""
         client = await asyncio.to_thread(weights.open, self._job.config)
         if self._ending is None:
             self._sampler.publish(client, version)
@@ -190,7 +190,7 @@ class Node:
             run.cancel()
 
     async def poll(self, sent: float) -> Report:
-        """The driver lived when its clock showed `sent`, in seconds.
+        """Return the driver lived when its clock showed `sent`, in seconds.
 
         A poll that was long under way renews the lease only from the time at which it was sent.
         """

@@ -89,7 +89,7 @@ class RayHosts:
     check = staticmethod(check_ray)
 
     def cluster(self, run: RunParts, venue: HarborVenue) -> "RayCluster":
-        """The cluster for one run, whose hosts run trials as on one machine of their own."""
+        """Return the cluster for one run, whose hosts run trials as on one machine of their own."""
         config = chz.replace(run.config, hosts="none")
         there = HarborVenue(new_trial=venue.new_trial)
         places, powers = n_containers(config), run.sampler.powers_of_two
@@ -122,7 +122,7 @@ class RayCluster:
 
     @contextlib.asynccontextmanager
     async def joined(self, fleet: Fleet, tasks: Sequence[Task], say: Say) -> AsyncIterator[None]:
-        """The hosts are in the fleet within the block, those that come later too. Raises UserError."""
+        """Yield the hosts are in the fleet within the block, those that come later too. Raises UserError."""
         await asyncio.to_thread(_connect)
         try:
             await _end_earlier(self._job.run_id)
@@ -319,7 +319,7 @@ def _answering() -> Iterator[None]:
 
 
 def _nodes() -> list[dict[str, Any]]:
-    """Those that offer places. Raises ClusterAway."""
+    """The nodes that offer places. Raises ClusterAway."""
     with _answering():
         return [node for node in _ray().nodes() if node["Alive"] and node["Resources"].get(RESOURCE)]
 

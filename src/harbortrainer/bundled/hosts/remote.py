@@ -31,7 +31,7 @@ class Link(Protocol):
     """Calls the methods of a Node on another machine."""
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Its result. Raises what the method raised, and HostLost."""
+        """Return its result. Raises what the method raised, and HostLost."""
         ...
 
     def kill(self) -> None:
@@ -89,7 +89,7 @@ class RemoteHost(FleetHost):
         return await self.ask("start")
 
     async def ask(self, method: str, *args: Any) -> Any:
-        """The result of a call. Raises HostLost once the host is lost, and a UserError there with the host's name."""
+        """Get result of a call. Raises HostLost once the host is lost, and a UserError there with the host's name."""
         try:
             return await self._unless_lost(self._link.call(method, *args))
         except UserError as error:

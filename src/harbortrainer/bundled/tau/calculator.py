@@ -22,7 +22,7 @@ class TooLarge(Exception):
 
 
 def refusal(arguments: Mapping[str, Any]) -> str | None:
-    """Why `calculate` may not run with these arguments; None = it may."""
+    """Return why `calculate` may not run with these arguments; None = it may."""
     expression = arguments.get("expression")
     if not isinstance(expression, str):
         return None

@@ -57,13 +57,13 @@ class CopyOnRead(dict[str, Any]):
 
 
 def fresh(base: Any) -> Any:
-    """A database of the type of `base`, whose changes stay apart. Its fields that are no dicts are copied whole."""
+    """Get a database of the type of `base`, whose changes stay apart. Its fields that are no dicts are copied whole."""
     fields = {name: CopyOnRead(value) if isinstance(value, dict) else copy.deepcopy(value) for name, value in base}
     return type(base).model_construct(**fields)
 
 
 def changes(database: Any, base: Any) -> State:
-    """What differs from the base: equal for two databases exactly when tau2's hashes of them are equal."""
+    """Return what differs from the base: equal for two databases exactly when tau2's hashes of them are equal."""
     found: State = {}
     for field, before in base:
         now = getattr(database, field)
@@ -80,7 +80,7 @@ def changes(database: Any, base: Any) -> State:
 
 
 def dumped(value: Any) -> str:
-    """JSON as tau2 hashes it: keys sorted, anything else by `str`. Tools may have stored values of a wrong type."""
+    """Get JSON as tau2 hashes it: keys sorted, anything else by `str`. Tools may have stored values of a wrong type."""
     return json.dumps(_plain(value), sort_keys=True, default=str)
 
 

@@ -60,7 +60,7 @@ class World:
         return CallResult(str(message.content), message.error)
 
     def holds(self, assertion: Any) -> bool:
-        """Whether one of the task's assertions about the environment is met; one that raises is not."""
+        """Return whether one of the task's assertions about the environment is met; one that raises is not."""
         try:
             return bool(self.environment.run_env_assertion(assertion, raise_assertion_error=False))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError):  # tau2 itself would crash
@@ -69,7 +69,7 @@ class World:
 
 @dataclass(eq=False)
 class Domain:
-    """`base`: the shared environment; `raw`: the domain's tasks by id, as in the file.
+    """A domain. `base`: the shared environment; `raw`: the domain's tasks by id, as in the file.
 
     `read_task`: from a raw task to one in tau2's form; `new_call`: the type of calls that the environment takes.
     """
@@ -97,13 +97,13 @@ class Domain:
         return [] if self.base.user_tools is None else [tool.openai_schema for tool in self.base.get_user_tools()]
 
     def task(self, key: str) -> Any:
-        """The task in tau2's form."""
+        """Return the task in tau2's form."""
         if key not in self._tasks:
             self._tasks[key] = self.read_task(self.raw[key])
         return self._tasks[key]
 
     def world(self, task: Any) -> World:
-        """The environment at the start of a task."""
+        """Return the environment at the start of a task."""
         environment = self._fresh()
         start = task.initial_state
         if start is not None:
@@ -112,7 +112,7 @@ class Domain:
         return World(environment, self.new_call)
 
     def gold(self, task: Any) -> tuple[State, State]:
-        """The end states of agent's and user's database after the task's own actions."""
+        """Return the end states of agent's and user's database after the task's own actions."""
         if task.id not in self._gold:
             world = self.world(task)
             for action in task.evaluation_criteria.actions or []:
@@ -126,7 +126,7 @@ class Domain:
         return self._gold[task.id]
 
     def state(self, world: World) -> tuple[State, State]:
-        """What a world's two databases have that the base has not."""
+        """Return what a world's two databases have that the base has not."""
         found: list[State] = []
         for kit in ("tools", "user_tools"):
             now, base = getattr(world.environment, kit), getattr(self.base, kit)
@@ -143,7 +143,7 @@ class Domain:
 
 @cache
 def domain(name: str) -> Domain:
-    """Blocks for 0.1 to 2 s at the first call. Raises UserError without the package that the domain needs."""
+    """Load a domain: blocks for 0.1 to 2 s at the first call. Raises UserError without the package that it needs."""
     raw = data(name).tasks
     if name == desk.NAME:
         return Domain(name, desk.new_environment(), raw, desk.DeskTask.model_validate, DeskCall)

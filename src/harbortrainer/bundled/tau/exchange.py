@@ -32,7 +32,8 @@ class End(StrEnum):
 
 @dataclass(eq=False)
 class Dialogue:
-    """`messages`: in tau2's form; `shown`: those, and answers that could not be read with what was said about them.
+    """A talk. `messages`: in tau2's form; `shown`: those, and answers that could not be read with what was said about
+    them.
 
     `errors`: of both; `user_errors`: of the user's calls; `calls_in_a_row`: messages of the user with calls only.
     """
@@ -83,18 +84,18 @@ class Dialogue:
         self._count(2)
 
     def heard(self) -> list[dict[str, Any]]:
-        """What the user has seen: texts of both, its own calls and their results."""
+        """Return what the user has seen: texts of both, its own calls and their results."""
         return [message for message in self.messages if _concerns_user(message)]
 
     def parts(self) -> dict[str, float]:
-        """The grade by basis of a conversation that its user has ended."""
+        """Return the grade by basis of a conversation that its user has ended."""
         mine = [message for message in self.messages if message["role"] == "assistant"]
         called = [call for message in self.messages for call in message.get("tool_calls") or ()]
         calls = [ToolCall(call["name"], call["arguments"]) for call in called]
         return parts(self.domain, self.task, self.world, [message.get("content") or "" for message in mine], calls)
 
     def record(self, name: str, end: str, seconds: float, grades: Mapping[str, float]) -> dict[str, Any]:
-        """tau2's `SimulationRun` as JSON values, and what a person wants to see beside it.
+        """Return tau2's `SimulationRun` as JSON values, and what a person wants to see beside it.
 
         `end`: tau2's reason; `grades`: by basis, {} = ungraded. `messages` are those that tau2 knows; `system` and
         `tools` are what the policy's first prompt holds.

@@ -14,9 +14,9 @@ BASES = ("DB", "ENV_ASSERTION", "COMMUNICATE", "ACTION")  # those that need no L
 
 
 def parts(domain: Domain, task: Any, world: World, said: Sequence[str], calls: Sequence[ToolCall]) -> dict[str, float]:
-    """The grade by basis, each 0 or 1; {} = the task has no criteria.
+    """Return the grade by basis, each 0 or 1; {} = the task has no criteria.
 
-    `said`: all texts of the agent, the greeting and those beside calls included; `calls`: those of agent and user.
+    `said`: all texts of the agent, the greeting and those beside calls included; `calls`: of agent and user.
     """
     criteria = task.evaluation_criteria
     if criteria is None:
@@ -31,7 +31,7 @@ def parts(domain: Domain, task: Any, world: World, said: Sequence[str], calls: S
 
 
 def grade(parts: dict[str, float]) -> float:
-    """1 when every part is met, else 0."""
+    """Return 1 when every part is met, else 0."""
     return float(all(parts.values()))
 
 

@@ -22,7 +22,7 @@ _NO_DOTENV = "PYTHON_DOTENV_DISABLED"  # python-dotenv reads no file where it is
 
 @cache
 def data_folder() -> Path:
-    """The folder of the domains' data. Imports nothing. Raises UserError without the right version of the package."""
+    """Get folder of the domains' data. Imports nothing. Raises UserError without the right version of the package."""
     try:
         found = version(DISTRIBUTION)
     except PackageNotFoundError:

@@ -35,7 +35,7 @@ class TauRoom(Host, Room):
         return self._run.gates.running
 
     def host(self) -> "contextlib.nullcontext[TauRoom]":
-        """This process holds all conversations."""
+        """Return this room: this process holds all conversations."""
         return contextlib.nullcontext(self)
 
     async def ready(self) -> None:

@@ -33,13 +33,13 @@ MOST_NAME = 60  # characters; telecom's ids are sentences
 
 
 def find(given: str) -> tuple[str, str]:
-    """Path and version of the source. The version names the package and its data. Raises UserError."""
+    """Return the path and version of the source. The version names the package and its data. Raises UserError."""
     name, side = _parse(given)
     return f"{VENUE}:{name}{'@' * bool(side)}{side}", f"{data(name).version}, data {data(name).digest[:12]}"
 
 
 def names(place: str) -> list[str]:
-    """Names of the base set's tasks, or of one side. Raises UserError."""
+    """Return names of the base set's tasks, or of one side. Raises UserError."""
     return [task_name(*_parse(place)[:1], key) for key in _keys(place)]
 
 
@@ -71,7 +71,7 @@ def load(place: str, excluded: Collection[str]) -> list[Task]:
 
 
 def identify(task: Task) -> Identity:
-    """Related are tasks of one user, with the same scenario, or with the same gold actions."""
+    """Return related are tasks of one user, with the same scenario, or with the same gold actions."""
     name, key = key_of(task)
     raw = data(name).tasks[key]
     found = {SAME_FILES: task.digest, SAME_TEXT: plain_text(json.dumps({**raw, "id": ""}, sort_keys=True))}
@@ -80,7 +80,7 @@ def identify(task: Task) -> Identity:
 
 
 def key_of(task: Task) -> tuple[str, str]:
-    """Domain and tau2's id."""
+    """Return domain and tau2's id."""
     name, _, key = str(task.ref).partition(":")
     return name, key
 
@@ -95,7 +95,7 @@ def task_name(name: str, key: str) -> str:
 
 @cache
 def relations(name: str, key: str) -> frozenset[tuple[str, str]]:
-    """(reason, digest) of what the task may have in common with another of its domain."""
+    """Return (reason, digest) of what the task may have in common with another of its domain."""
     raw = data(name).tasks[key]
     gold = [(one["name"], one["arguments"]) for one in _actions(raw)]
     found = [(SAME_INSTRUCTION, plain_text(json.dumps(raw["user_scenario"], sort_keys=True)))]
@@ -106,7 +106,7 @@ def relations(name: str, key: str) -> frozenset[tuple[str, str]]:
 
 @cache
 def users(name: str, key: str) -> frozenset[str]:
-    """Ids of the users that a task is about: by its gold actions, else by its scenario."""
+    """Return ids of the users that a task is about: by its gold actions, else by its scenario."""
     raw, stored = data(name).tasks[key], data(name).database
     owners = {"user_id": stored.get("users", {}), "order_id": stored.get("orders", {}),
               "reservation_id": stored.get("reservations", {})}  # fmt: skip
@@ -122,7 +122,7 @@ def users(name: str, key: str) -> frozenset[str]:
 
 
 def floor(name: str, key: str) -> float:
-    """The reward of a conversation whose user ends it at once."""
+    """Return the reward of a conversation whose user ends it at once."""
     place = domain(name)
     return grade(Dialogue(place, place.task(key)).parts())
 

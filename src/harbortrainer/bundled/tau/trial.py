@@ -54,7 +54,7 @@ class Talk:
     grades: dict[str, float] = field(default_factory=dict)
 
     async def run(self) -> Verdict:
-        """Outcome, detail and reward. Raises SamplingError and UserFault, which are no fault of the policy."""
+        """Return outcome, detail and reward. Raises SamplingError and UserFault, which are no fault of the policy."""
         news: list[Message] = []
         while self.exchange.end is None:
             if self.exchange.waits_for_user:

@@ -35,7 +35,7 @@ class TauUser(Protocol):
         return {}
 
     async def reply(self, heard: Sequence[Mapping[str, Any]]) -> users.Said:
-        """The next message. `heard`: the messages so far that the user sees, in tau2's form."""
+        """Return the next message. `heard`: the messages so far that the user sees, in tau2's form."""
         ...
 
 

@@ -26,7 +26,7 @@ MOST = 1000  # conversations at once
 
 @dataclass(frozen=True, slots=True)
 class TauVenue:
-    """`new_user`: a test's user; None = the one that user names, else the scripted user."""
+    """The venue tau. `new_user`: a test's user; None = the one that user names, else the scripted user."""
 
     new_user: "NewUser | None" = None
     name: str = tau_tasks.VENUE
@@ -38,7 +38,7 @@ class TauVenue:
     identify = staticmethod(tau_tasks.identify)
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
-        """Warnings for the user. Raises UserError when the chat template cannot show tools and their results."""
+        """Return warnings for the user. Raises UserError when the chat template cannot show tools and their results."""
         from harbortrainer.bundled.tau.domain import GREETING, domain
         from harbortrainer.model_file import SCRIPTED as SCRIPTED_USER
         from harbortrainer.model_file import model_of
@@ -54,7 +54,7 @@ class TauVenue:
         return [SCRIPTED] if scripted and any(place.name != DESK for place in places) else []
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
-        """The most conversations at once: they need a copy of what they change, and no environment."""
+        """Return the most conversations at once: they need a copy of what they change, and no environment."""
         return MOST, "conversations at once"
 
     def room(self, run: "RunParts") -> "TauRoom":

@@ -43,7 +43,9 @@ class TooMuch(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Of one transfer. `size`: bytes of all its files; `entries`: files and folders; `seconds`: until it is here."""
+    """Limits of a transfer. `size`: bytes of all its files; `entries`: files and folders; `seconds`: until it is
+    here.
+    """
 
     size: int
     entries: int
@@ -117,7 +119,7 @@ class Target:
                     os.symlink(to, parts[-1], dir_fd=self._enter(parts[:-1]))
 
     def read(self, parts: Parts) -> IO[bytes]:
-        """A file that was added."""
+        """Return a file that was added."""
         return open(os.open(parts[-1], READ, dir_fd=self._enter(parts[:-1])), "rb")
 
     def finish(self) -> None:
@@ -265,7 +267,7 @@ class _Stream(io.RawIOBase):
 
 
 def stat_of(container: str, path: str) -> dict[str, Any] | None:
-    """What the daemon says of an entry: Go's `mode`, `size`, `linkTarget`; None = nothing is there."""
+    """Return what the daemon says of an entry: Go's `mode`, `size`, `linkTarget`; None = nothing is there."""
     url = url_of(container, "archive")
     answer = engine().head(url, params={"path": path}, timeout=REQUEST_TIMEOUT_SEC)
     status = answer.headers.get("X-Docker-Container-Path-Stat")
@@ -273,7 +275,7 @@ def stat_of(container: str, path: str) -> dict[str, Any] | None:
 
 
 def is_folder(container: str, path: str) -> bool:
-    """Whether the path leads to a folder."""
+    """Return whether the path leads to a folder."""
     found = stat_of(container, path)
     if found and found["mode"] & GO_LINK:
         found = stat_of(container, found["linkTarget"])
@@ -281,7 +283,7 @@ def is_folder(container: str, path: str) -> bool:
 
 
 def url_of(container: str, what: str) -> str:
-    """Of a request to the daemon that docker-py would read whole."""
+    """Return the URL of a request to the daemon that docker-py would read whole."""
     client = engine()
     return f"{client.base_url}/v{client.api_version}/containers/{container}/{what}"
 
@@ -296,7 +298,7 @@ def raise_for_status(answer: requests.Response) -> None:
 
 @contextlib.contextmanager
 def archived(container: str, path: str, seconds: float = WORK.seconds) -> Iterator[tarfile.TarFile]:
-    """The daemon's archive of a file or folder, to be read once, in order.
+    """Yield the daemon's archive of a file or folder, to be read once, in order.
 
     Raises FileNotFoundError; RuntimeError for a broken one, TooMuch after `seconds`; docker.errors.APIError.
     """

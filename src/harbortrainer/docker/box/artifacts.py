@@ -116,7 +116,7 @@ class CollectedEnvironment(BaseEnvironment):
             raise
 
     async def is_up(self, service: str | None = None) -> bool:
-        """Whether the service's container runs and goes on; None = the agent's. Takes a second where it does.
+        """Return whether the service's container runs and goes on; None = the agent's. Takes a second where it does.
 
         Once its first process was killed, the daemon calls it running for a moment.
         """

@@ -38,7 +38,7 @@ class ShellCommand:
 
 
 def script(mark: str, command: ShellCommand, *, block: bool) -> bytes:
-    """The lines that run `command` and print `mark`: several, since a fork that fails ends its own line.
+    """Return the lines that run `command` and print `mark`: several, since a fork that fails ends its own line.
 
     `block`: the shell takes a number of characters at once. It reads lines byte by byte, with a system call for each.
     """
@@ -65,5 +65,5 @@ def _start(mark: str, command: ShellCommand) -> str:
 
 
 def cheap(command: str) -> str:
-    """The command, run in a fork of the open shell where it is one of Harbor's own small ones."""
+    """Return the command, run in a fork of the open shell where it is one of Harbor's own small ones."""
     return f"{IN_SHELL}\n{command}" if _PLAIN.fullmatch(command) else command

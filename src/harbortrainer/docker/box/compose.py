@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_compose(file: Path) -> dict[str, dict[str, Any]]:
-    """A compose file's services, networks and volumes by name. Raises UserError naming the file."""
+    """Return a compose file's services, networks and volumes by name. Raises UserError naming the file."""
     try:
         document = yaml.load(file.read_text(), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -37,7 +37,7 @@ def read_compose(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def overlay(environment_dir: Path, run_id: str, *, prebuilt: bool) -> Path:
-    """A compose file to lay over one trial's: labels everything, and stops services without the usual 10 s.
+    """Return a compose file to lay over one trial's: labels everything, and stops services without the usual 10 s.
 
     Bridges get names of their own that begin with COMPOSE_BRIDGES, unless the file asks for the host's address.
     `prebuilt`: the main service comes from an image. Raises UserError when the folder's compose file cannot be read.
@@ -64,13 +64,13 @@ def overlay(environment_dir: Path, run_id: str, *, prebuilt: bool) -> Path:
 
 
 def service_containers(overlay: Path, service: str, *, stopped: bool = False) -> list[str]:
-    """The service's containers that run, in the trial of this overlay. Blocks. Raises DockerException."""
+    """Return the service's containers that run, in the trial of this overlay. Blocks. Raises DockerException."""
     marks = [f"{_OVERLAY}={overlay.stem}", f"com.docker.compose.service={service}", "com.docker.compose.oneoff=False"]
     return [one["Id"] for one in engine().containers(all=stopped, filters={"label": marks})]
 
 
 def _made(part: str, things: dict[str, Any], marks: dict[str, Any]) -> dict[str, Any]:
-    """Those of a part that the project creates, with `marks`; nothing when there are none."""
+    """The networks or volumes of a part that the project creates, with `marks`; nothing when there are none."""
     made = {name: dict(marks) for name, thing in things.items() if not _table(thing).get("external")}
     return {part: made} if made else {}
 

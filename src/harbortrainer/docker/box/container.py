@@ -56,7 +56,8 @@ MOST_COMMITTED = 8 * 1024**3  # bytes, which the daemon writes, also those of a 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """`environment`: its variables. `cpus`, `memory_mb`: None = no limit; `pids_limit`: 0 = no limit.
+    """A container to start. `environment`: its variables. `cpus`, `memory_mb`: None = no limit; `pids_limit`: 0 = no
+    limit.
 
     `allow_sudo`: setuid programs work for users other than root. `cap_add`: capabilities added to the default ones.
     `own_network`: a network namespace that no other trial has used.
@@ -105,7 +106,7 @@ class Started:
 
 
 def container_name(session_id: str) -> str:
-    """A name that Docker accepts; unique, since the container of an earlier attempt may still exist.
+    """Return a name that Docker accepts; unique, since the container of an earlier attempt may still exist.
 
     The policy can look it up by DNS: it does not say whether a trial is of training or of an evaluation.
     """
@@ -229,7 +230,7 @@ def is_running(name: str) -> bool:
 
 
 def committed(name: str, run_id: str) -> str:
-    """The ID of an image of the container as it is now.
+    """Return the ID of an image of the container as it is now.
 
     Raises TooMuch when its own files are larger than MOST_COMMITTED, holes included, or in volumes; APIError.
     """

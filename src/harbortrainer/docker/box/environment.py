@@ -184,7 +184,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         await self.phases.close()
 
     async def footprint_key(self) -> str | None:
-        """Digest of what the footprint of the task's solution depends on; None = the task has no solution."""
+        """Return digest of what the footprint of the task's solution depends on; None = the task has no solution."""
         return await call(footprint_key, self.task, self.image) if self.task and self.image else None
 
     async def _record(self) -> None:
@@ -217,7 +217,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         return [*(kwargs.get("phase_network_policies") or ()), self.network_policy][0]
 
     def twin(self, name: str, folder: Path, image: images.Image | None = None) -> "DockerEngineEnvironment":
-        """Another environment of the task, not started. `image`: made for it alone, and removed after it."""
+        """Return another environment of the task, not started. `image`: made for it alone, and removed after it."""
         args, kwargs = self._given
         paths = TrialPaths(folder)
         paths.agent_dir.mkdir(parents=True, exist_ok=True)
@@ -311,7 +311,7 @@ def _ended(spec: ContainerSpec, given: images.Image | None) -> None:
 
 
 def found_no_process(output: Output) -> bool:
-    """Whether the container had no process left for the command, or for a part of it."""
+    """Return whether the container had no process left for the command, or for a part of it."""
     return output.return_code == NO_PROCESS or (
         output.return_code == _SIGTERM and _FORK_FAILED.search(output.stderr) is not None
     )

@@ -26,7 +26,7 @@ _impossible: set[str | None] = set()  # DOCKER_HOST of daemons on other machines
 
 
 def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None:
-    """Its duplex socket, the first bytes that came, and a file that becomes readable when it ends; close both.
+    """Return its duplex socket, the first bytes that came, and a file that becomes readable when it ends; close both.
 
     None = the image has no bash, or the process cannot be seen from here; the caller starts a shell of its own. Raises
     docker.errors.DockerException.
@@ -71,7 +71,7 @@ def _watched(first: int) -> tuple[int, io.FileIO] | None:
 
 
 def duplex(stream: Any) -> tuple[socket.socket, bytes]:
-    """The socket of an answer of the daemon, and the bytes that came with the answer's head."""
+    """Return the socket of an answer of the daemon, and the bytes that came with the answer's head."""
     duplicate = socket.socket(fileno=os.dup(stream.fileno()))
     duplicate.setblocking(False)  # of both descriptors: `peek` takes what is buffered and does not wait
     early = stream._response.raw._fp.fp.peek()

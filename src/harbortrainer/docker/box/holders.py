@@ -36,7 +36,9 @@ class Key:
 
 @dataclass(slots=True)
 class Holder:
-    """`pid`: of its process on this machine. `files`: Docker's files, as they were made, with their change times."""
+    """A holder. `pid`: of its process on this machine. `files`: Docker's files, as they were made, with their change
+    times.
+    """
 
     id: str
     key: Key
@@ -58,7 +60,7 @@ class Holder:
                 self.files[path] = content, path.stat().st_ctime_ns
 
     def is_quiet(self) -> bool:
-        """Whether no socket of an earlier trial is left, not even one that only waits. Raises OSError: it has ended."""
+        """Tell if no socket of an earlier trial is left, not even one that only waits. Raises OSError: it has ended."""
         return _counted(self.pid) == self.n_sockets or _sockets(self.pid) <= self.sockets
 
 
@@ -74,7 +76,7 @@ class Holders:
         self._impossible: set[str | None] = set()  # daemons
 
     def take(self, name: str, key: Key, make: Callable[[str], str]) -> str | None:
-        """The ID of a holder for the container `name`; None = it needs a namespace of its own.
+        """Return the ID of a holder for the container `name`; None = it needs a namespace of its own.
 
         `make(name)` starts a holder's container and returns its ID. None is made before a trial has ended: only a
         place that is used again repays it.
@@ -95,7 +97,7 @@ class Holders:
         return holder.id
 
     def of(self, name: str) -> str | None:
-        """The ID of the holder of the container `name`, whose network is about to change: nobody uses it again."""
+        """Give the ID of the holder of the container `name`, whose network is about to change: nobody uses it again."""
         with self._lock:
             if (holder := self._held.get(name)) is None:
                 return None

@@ -100,12 +100,12 @@ def _keep[T](known: dict[str, T], name: str, one: T) -> None:
 
 
 def first_of(name: str) -> int | None:
-    """The container's first process, as this machine numbers it; None = it was not noted."""
+    """Return the container's first process, as this machine numbers it; None = it was not noted."""
     return noted[0] if (noted := _firsts.get(name)) else None
 
 
 def shell_of(name: str) -> int | None:
-    """The shell that started with the container, which may have ended; as `first_of` otherwise."""
+    """Return the shell that started with the container, which may have ended; as `first_of` otherwise."""
     return noted[1] if (noted := _firsts.get(name)) else None
 
 

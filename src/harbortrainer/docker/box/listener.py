@@ -28,7 +28,7 @@ class NoPython(ShutOut):
 
 
 def listener_problem() -> str:
-    """Why this process cannot listen inside containers; "" = it can, if the daemon runs on this machine.
+    """Return why this process cannot listen inside containers; "" = it can, if the daemon runs on this machine.
 
     A socket file may lead to another machine's daemon (ssh -L): only `listen_in` finds out.
     """
@@ -50,7 +50,7 @@ def _may_enter() -> bool:
 
 
 def listen_in(container: str, port: int) -> socket.socket | None:
-    """127.0.0.1:`port` as the container sees it; None = its processes are not on this machine.
+    """Return 127.0.0.1:`port` as the container sees it; None = its processes are not on this machine.
 
     Raises ShutOut when a process of the container has the port, RuntimeError, docker.errors.DockerException.
     """

@@ -18,7 +18,7 @@ _KILLED = 137
 def one_off(
     image: str, entrypoint: Sequence[str], run_id: str, *, user: str | None = None, **host: Any
 ) -> Iterator[str]:
-    """The ID of a container that is created, not started, and removed after the block.
+    """Yield the ID of a container that is created, not started, and removed after the block.
 
     `user`: None = the image's; `host`: docker-py's host_config. Raises docker.errors.ImageNotFound, DockerException.
     """
@@ -48,7 +48,7 @@ def run_once(
 
 
 def start_problem(image: str, command: str, mounts: Sequence[Mapping[str, Any]], memory_mb: int) -> str:
-    """Whether a mounted program starts in an image: processor, C library and memory must suit it.
+    """Return whether a mounted program starts in an image: processor, C library and memory must suit it.
 
     Returns why `command` failed, in one line; "" = it did not. `memory_mb`: 0 = no limit. Raises as `run_once` does.
     """

@@ -17,7 +17,7 @@ _chosen: dict[str | None, str | None] = {}  # by DOCKER_HOST
 
 
 def runtime(image: str, run_id: str) -> str | None:
-    """The runtime to ask for; None = the daemon's default. Blocking.
+    """Return the runtime to ask for; None = the daemon's default. Blocking.
 
     The first call for a daemon that offers crun starts a container of `image` with it, runs a command there, and logs
     what follows. Raises docker.errors.ImageNotFound; DockerException when the daemon does not answer.

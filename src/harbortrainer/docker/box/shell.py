@@ -67,12 +67,12 @@ class _Stream:
             self.dropped += excess
 
     def ends_recently(self, mark: bytes, recent: int) -> bool:
-        """Whether the end mark's line completed within the last `recent` bytes."""
+        """Return whether the end mark's line completed within the last `recent` bytes."""
         at = self.data.find(mark + b":e", max(0, len(self.data) - recent - len(mark) - 8))
         return at >= 0 and self.data.find(b"\n", at) >= 0
 
     def content(self, mark: bytes) -> bytes:
-        """The bytes between the begin and end marks."""
+        """Return the bytes between the begin and end marks."""
         begin, end = self.data.find(mark + b":b\n"), self.data.find(mark + b":e")
         data = bytes(self.data[begin + len(mark) + 3 if begin >= 0 else 0 : end if end >= 0 else None])
         if not self.dropped:
@@ -112,7 +112,7 @@ class Shell:
 
     @classmethod
     async def first(cls, container: str) -> "Shell | None":
-        """The root shell that started with the container; None = it has none, or it cannot be reached from here."""
+        """Get the root shell that started with the container; None = it has none, or it cannot be reached from here."""
         with contextlib.suppress(ShellGone):
             if found := await call(first_shell, container):
                 return await cls._ready(*found)

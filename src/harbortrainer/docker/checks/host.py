@@ -32,35 +32,35 @@ class EnvironmentHost(Protocol):
     def check(
         self, tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any], beside_mb: int = 0
     ) -> list[str]:
-        """Warnings for the user. `beside_mb`: memory of an agent in the container. Blocking.
+        """Return warnings for the user. `beside_mb`: memory of an agent in the container. Blocking.
 
         Raises UserError when the host cannot carry the run.
         """
         return []
 
     def needs(self, tasks: Sequence[Path], at_once: int, ahead: int) -> list[str]:
-        """Lines on what missing images of tasks take. Blocking."""
+        """Return lines on what missing images of tasks take. Blocking."""
         return []
 
     def capacity(
         self, tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0
     ) -> tuple[int, str]:
-        """The most environments of these tasks at once, and what bounds them. Blocking. Raises UserError."""
+        """Return the most environments of these tasks at once, and what bounds them. Blocking. Raises UserError."""
         return REMOTE, f"{REMOTE} environments of a service"
 
     async def build(self, task: Path, run_id: str, prebuilt_only: bool) -> Collection[Image]:
-        """The images of a task; those that are missing are made. Raises ImageError.
+        """Return the images of a task; those that are missing are made. Raises ImageError.
 
         `prebuilt_only`: build none in place of one that cannot be pulled.
         """
         return ()
 
     def window(self, images_gb: float | Auto, run_id: str) -> Window | None:
-        """What bounds the task images on the disk; None = nothing does. Blocking."""
+        """Return what bounds the task images on the disk; None = nothing does. Blocking."""
         return None
 
     async def network_works(self, task: Path, fault: str, run_id: str) -> bool:
-        """Whether the network of a task's build answers, but for what the fault of a build names."""
+        """Return whether the network of a task's build answers, but for what the fault of a build names."""
         return False
 
     def open_network(self, tasks: Sequence[Path]) -> None:
@@ -78,7 +78,7 @@ class EnvironmentHost(Protocol):
         """Remove all that belongs to the run. Blocking."""
 
     def ping(self) -> str | None:
-        """Why the host does not answer; None = it does. Blocking."""
+        """Return why the host does not answer; None = it does. Blocking."""
         return None
 
 
@@ -118,7 +118,7 @@ async def cleaned(host: EnvironmentHost, run_id: str, say: Say) -> AsyncIterator
 
 
 def maker(host: EnvironmentHost, run_id: str, prebuilt_only: bool, say: Say) -> Callable[[Path], Awaitable[bool]]:
-    """A function that makes a task's images and says whether one was missing; `say` gets each kind of remark once."""
+    """Get function that makes a task's images and says whether one was missing; `say` gets each kind of remark once."""
     noted: set[str] = set()
 
     async def make(task: Path) -> bool:

@@ -98,7 +98,7 @@ def check_docker(
 def docker_capacity(
     tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0
 ) -> tuple[int, str]:
-    """The most environments of these tasks, and what bounds the number, in words. Blocking.
+    """Return the most environments of these tasks, and what bounds the number, in words. Blocking.
 
     `beside_mb`: memory of an agent in the container. Raises EnvironmentFault without a daemon, UserError.
     """
@@ -133,7 +133,7 @@ def capacity(
 
 
 def connect() -> docker.APIClient:
-    """The client of a daemon that answers. Blocking. Raises EnvironmentFault: cause and fix in one line."""
+    """Return the client of a daemon that answers. Blocking. Raises EnvironmentFault: cause and fix in one line."""
     host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if host.startswith("ssh://") or os.environ.get("DOCKER_TLS_VERIFY"):
         raise EnvironmentFault(
@@ -251,7 +251,7 @@ def check_networks(
 
 
 def check_tools(needs: Sequence[TaskNeeds], findings: Findings) -> None:
-    """The docker CLI and its plugins, for the tasks that need them."""
+    """Check the docker CLI and its plugins, for the tasks that need them."""
     if (composed := [task for task in needs if task.compose]) and not _output("docker", "compose", "version"):
         findings.errors.append(
             f"{_named(composed)}: docker-compose.yaml needs the docker CLI with its compose plugin: install it"
@@ -263,7 +263,7 @@ def check_tools(needs: Sequence[TaskNeeds], findings: Findings) -> None:
 
 
 def can_buildkit() -> bool:
-    """Whether the CLI has buildx, or is old enough (before 23) to have BuildKit built in."""
+    """Return whether the CLI has buildx, or is old enough (before 23) to have BuildKit built in."""
     if _output("docker", "buildx", "version"):
         return True
     version = _output("docker", "--version").removeprefix("Docker version ")
@@ -272,7 +272,7 @@ def can_buildkit() -> bool:
 
 
 def check_isolation(needs: Sequence[TaskNeeds], findings: Findings) -> None:
-    """Harbor's compose environment cuts networks off by a side container with nftables, which the kernel must have."""
+    """Check that the kernel has nftables, by which Harbor's compose environment cuts networks off."""
     tasks = [task.name for task in needs if task.compose and task.isolated]
     if not tasks:
         return
@@ -292,7 +292,7 @@ def _is_to_build(task: TaskNeeds) -> bool:
 
 
 def networks_left(pools: Sequence[Mapping[str, Any]], in_use: int) -> int:
-    """How many more networks Docker has addresses for; arguments as those of `check_networks`."""
+    """Return how many more networks Docker has addresses for; arguments as those of `check_networks`."""
     if not pools:
         return _DEFAULT_NETWORKS - in_use
     bases = [(ip_network(pool["Base"], strict=False), int(pool["Size"])) for pool in pools]
@@ -320,10 +320,15 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
 
     Raises UserError, OSError.
     """
-    agents, others, own_cpus, *fixed = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
+    agents, others, own_cpus, compose, networks, buildkit, isolated = fact(
+        task_dir, "needs", lambda: _stated_needs(task_dir)
+    )
     cpus = _override(environment_kwargs, "override_cpus") or own_cpus
     memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, others)
-    return TaskNeeds(task_dir.name, task_dir, cpus, int(memory), *fixed, beside_mb=beside_mb)
+    return TaskNeeds(
+        task_dir.name, task_dir, cpus, int(memory), compose, networks, buildkit=buildkit, isolated=isolated,
+        beside_mb=beside_mb,
+    )  # fmt: skip
 
 
 def _stated_needs(task_dir: Path) -> list[Any]:
@@ -343,7 +348,7 @@ def _stated_needs(task_dir: Path) -> list[Any]:
 
 
 def network_modes(config: TaskConfig) -> set[NetworkMode]:
-    """Those that a task states for its phases and environments; one that states none is public, or as another's."""
+    """Get those that a task states for its phases and environments; one that states none is public, or as another's."""
     phases = [part for step in config.steps or () for part in (step.agent, step.verifier, step.verifier.environment)]
     parts = [config.environment, config.agent, config.verifier, config.verifier.environment, *phases]
     return {part.network_mode for part in parts if part is not None and part.network_mode is not None}

@@ -89,7 +89,10 @@ def is_here(reference: str) -> bool:
 
 @contextlib.contextmanager
 def only_here(reference: str, stop: threading.Event) -> Iterator[None]:
-    """Within the block no other process of this user makes this image. Raises ImageError once `stop` is set."""
+    """Keep other processes of this user from making this image within the block.
+
+    Raises ImageError once `stop` is set.
+    """
     name = hashlib.sha256(f"{os.environ.get('DOCKER_HOST', '')} {reference}".encode()).hexdigest()
     folder = cache_folder("builds")
     make_folder(folder)
@@ -104,12 +107,12 @@ def only_here(reference: str, stop: threading.Event) -> Iterator[None]:
 
 
 def tagged(name: str) -> str:
-    """As Docker lists it; with a digest it is not listed by that name."""
+    """Return the name as Docker lists it; with a digest it is not listed by that name."""
     return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 def fetched() -> set[str]:
-    """Names of images that this user's processes have pulled for tasks."""
+    """Return names of images that this user's processes have pulled for tasks."""
     folder = _fetched()
     return {file.read_text() for file in folder.iterdir()} if folder.is_dir() else set()
 
@@ -163,7 +166,7 @@ def build(
 
 
 def bases(dockerfile: str) -> list[str]:
-    """The images of FROM lines as they are written, without stages and variables."""
+    """Return the images of FROM lines as they are written, without stages and variables."""
     found = FROM.findall(dockerfile)
     stages = {stage.lower() for _, stage in found} | {"scratch"}
     return [name for name, _ in found if name.lower() not in stages and "$" not in name]
@@ -220,7 +223,7 @@ def _name_left(log: str) -> None:
 
 
 def buildkit_feature(dockerfile: str) -> str | None:
-    """The first BuildKit-only construct in a Dockerfile's text; None = the classic builder can build it."""
+    """Return the first BuildKit-only construct in a Dockerfile's text; None = the classic builder can build it."""
     return next((name for name, pattern in _FEATURES.items() if pattern.search(dockerfile)), None)
 
 

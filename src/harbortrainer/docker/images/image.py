@@ -86,7 +86,7 @@ async def task_image(
     run_id: str = "",
     limit_sec: float | None = None,
 ) -> Image:
-    """The image of a task: `docker_image`, pulled if Docker lacks it, or built if the content of the folder is new.
+    """Get the image of a task: `docker_image`, pulled if Docker lacks it, or built if the content of the folder is new.
 
     Where `docker_image` cannot be pulled, the Dockerfile of the folder is built, if it has one; `prebuilt_only`: it is
     not. An image for an agent without tmux gets it. `force` builds, once a process, even when Docker has an image of
@@ -183,14 +183,14 @@ def _tag_again(references: Sequence[str]) -> None:
 
 
 async def images_of(task: Path, run_id: str = "", prebuilt_only: bool = False) -> list[Image]:
-    """The images of one task and of its separate verifiers, built or pulled if Docker lacks them. Raises ImageError."""
+    """Get images of one task and of its separate verifiers, built or pulled if Docker lacks them. Raises ImageError."""
     given: dict[str, Any] = {"prebuilt_only": prebuilt_only, "run_id": run_id}
     wanted = dict(await asyncio.to_thread(lambda: list(sources(task))))
     return [await task_image(*source, **given, limit_sec=limit_sec) for source, limit_sec in wanted.items()]
 
 
 def image_notes(task: str, images: Iterable[Image]) -> Iterator[tuple[str, str]]:
-    """Kinds of remarks and lines on images of a task that are not as the task or the agent wants them."""
+    """Yield kinds of remarks and lines on images of a task that are not as the task or the agent wants them."""
     for image in images:
         if image.instead:
             yield (
@@ -244,12 +244,12 @@ async def _in_thread[R](produce: Callable[[threading.Event], R], limit_sec: floa
 
 
 def task_reference(environment_dir: Path) -> str:
-    """The name of the image that is, or would be, built from a folder. Blocking."""
+    """Return the name of the image that is, or would be, built from a folder. Blocking."""
     return _reference(recipe_digest(environment_dir))
 
 
 def recipe_digest(environment_dir: Path) -> str:
-    """That of the content, and of the images that stand for those of its FROM lines. Blocking."""
+    """Return the digest of the content, and of the images that stand for those of its FROM lines. Blocking."""
     digest, dockerfile = content_digest(environment_dir), environment_dir / "Dockerfile"
     others = other_bases(dockerfile.read_text()) if dockerfile.is_file() else {}
     return hashlib.sha256(f"{digest}{sorted(others.items())}".encode()).hexdigest() if others else digest

@@ -16,7 +16,7 @@ _NAMED = 3  # tasks
 
 
 def image_ids(task_dirs: Sequence[Path]) -> dict[str, str]:
-    """The images of tasks by name, each with its ID; "" = Docker lacks it. Blocking.
+    """Return the images of tasks by name, each with its ID; "" = Docker lacks it. Blocking.
 
     An image to which tmux was added comes after the one that it is made of.
     """
@@ -34,7 +34,7 @@ def _id(name: str) -> str:
 
 
 def missing_images(task_dirs: Sequence[Path]) -> dict[Path, str]:
-    """By task what its trials need first: "to pull", "to build", or both; "" = nothing. One request for all."""
+    """Return by task what its trials need first: "to pull", "to build", or both; "" = nothing. One request for all."""
     here = {tag for image in engine().images() for tag in image["RepoTags"] or ()}
     found: dict[Path, str] = {}
     for task in task_dirs:
@@ -45,12 +45,12 @@ def missing_images(task_dirs: Sequence[Path]) -> dict[Path, str]:
 
 
 def names_of(task: Path) -> list[str]:
-    """All names that the images of a task may have here, but for those with tmux. Blocking."""
+    """Return all names that the images of a task may have here, but for those with tmux. Blocking."""
     return list(dict.fromkeys(name for image, built in _of(task) for name in (image and tagged(image), built) if name))
 
 
 def has_images(task: Path) -> bool:
-    """Whether Docker has all images of a task. Blocking."""
+    """Return whether Docker has all images of a task. Blocking."""
     return all(any(is_here(name) for name in (image, built) if name) for image, built in _of(task))
 
 
@@ -66,7 +66,7 @@ def _parts(task: Path) -> list[tuple[str | None, str]]:
 
 
 def missing_note(missing: Mapping[str, str]) -> list[str]:
-    """A line on the tasks with something in `missing`; [] = none has."""
+    """Return a line on the tasks with something in `missing`; [] = none has."""
     kinds = {kind: [task for task, one in missing.items() if one == kind] for kind in dict.fromkeys(missing.values())}
     parts = [
         f"{len(tasks)} {kind} ({', '.join(tasks[:_NAMED])}{', …' * (len(tasks) > _NAMED)})"

@@ -20,7 +20,7 @@ _NO_LAYER = re.compile(
 
 
 def layers(image: str) -> Mapping[str, int]:
-    """By chain, which two images share if all layers up to it are equal. `image`: an ID.
+    """Return sizes by chain, which two images share if all layers up to it are equal. `image`: an ID.
 
     Raises docker.errors.DockerException.
     """
@@ -50,7 +50,7 @@ def note_made(reference: str, image: str, seconds: float) -> None:
 
 
 def made() -> dict[str, tuple[float, Mapping[str, int]]]:
-    """By reference the seconds and layers of images that were made on this machine, removed ones too."""
+    """Return by reference the seconds and layers of images that were made on this machine, removed ones too."""
     found: dict[str, tuple[float, Mapping[str, int]]] = {}
     with contextlib.suppress(OSError):
         for line in _file().read_text().splitlines():

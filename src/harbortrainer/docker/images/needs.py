@@ -18,7 +18,7 @@ _STEP = re.compile(r"^\s*(?:FROM|RUN|COPY|ADD|WORKDIR)\b.*$", re.M | re.I)
 
 
 def needs_note(tasks: Sequence[Path], at_once: int, ahead: int) -> list[str]:
-    """A line on images that are missing here, of which `at_once` are made at once, those of `ahead` tasks early.
+    """Return a line on images that are missing here, of which `at_once` are made at once, those of `ahead` tasks early.
 
     [] = none is missing. Blocking. Raises docker.errors.DockerException.
     """

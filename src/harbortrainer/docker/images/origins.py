@@ -46,7 +46,7 @@ def set_origins(images: str | None, base_images: str | None) -> None:
 
 
 def bases_key() -> str:
-    """Names the bases that are taken for others; "" = none is."""
+    """Return names the bases that are taken for others; "" = none is."""
     return hashlib.sha256(str(_origins.bases).encode()).hexdigest()[:16] if _origins.bases else ""
 
 
@@ -65,7 +65,7 @@ def _read(file: str) -> tuple[tuple[str, str], ...]:
 
 
 def other_bases(dockerfile: str) -> dict[str, str]:
-    """By image of a FROM line the one to take instead."""
+    """Return by image of a FROM line the one to take instead."""
     return {name: other for name in bases(dockerfile) if (other := _other(name)) != name}
 
 
@@ -77,7 +77,7 @@ def _other(name: str) -> str:
 
 
 def with_other_bases(dockerfile: str) -> str:
-    """A Dockerfile's text with these images in its FROM lines."""
+    """Return a Dockerfile's text with these images in its FROM lines."""
     others = other_bases(dockerfile)
 
     def line(found: re.Match[str]) -> str:
@@ -89,7 +89,7 @@ def with_other_bases(dockerfile: str) -> str:
 
 
 def fetch(reference: str, tag: str, stop: threading.Event) -> bool:
-    """Whether the registry gave the image, which then has its name here. `tag`: its name there, by its content."""
+    """Give whether the registry gave the image, which then has its name here. `tag`: its name there, by its content."""
     if not _origins.registry:
         return False
     there = f"{_origins.registry}:{tag}"

@@ -37,7 +37,7 @@ async def unknown(_: Path, __: str) -> bool:
 
 
 def builds_at_once() -> int:
-    """Half of the processors, 2 to MOST_AT_ONCE."""
+    """Return half of the processors, 2 to MOST_AT_ONCE."""
     return min(max(2, (os.cpu_count() or 2) // 2), MOST_AT_ONCE)
 
 
@@ -106,7 +106,7 @@ class ImageSupply:
         await cancel_all([*self._making.values(), *filter(None, [self._telling])])
 
     def expect(self, tasks: Sequence[Path]) -> None:
-        """Trials of these tasks come next, in this order."""
+        """Note that trials of these tasks come next, in this order."""
         self._expected = list(dict.fromkeys(tasks))
         self._full = False
         self._fill()

@@ -42,12 +42,12 @@ _BOUNDED = f'if command -v timeout > /dev/null 2>&1; then set -- timeout {INSTAL
 
 
 def tmux_reference(image_id: str) -> str:
-    """The name of the image with tmux that is, or would be, made of the image with this ID."""
+    """Return the name of the image with tmux that is, or would be, made of the image with this ID."""
     return f"{REPOSITORY}:tmux-{_digest(image_id)[:12]}"
 
 
 def with_tmux(base: str, run_id: str, stop: threading.Event) -> tuple[str, bool]:
-    """The image that has tmux, `base` itself or one made of it, and whether it was made now.
+    """Return the image that has tmux, `base` itself or one made of it, and whether it was made now.
 
     The new image differs from `base` in nothing else. Raises ImageError when tmux cannot be installed, DockerException,
     DiskFault.

@@ -48,7 +48,7 @@ class _Kept:
 
 
 class ImageWindow:
-    """`make_room` before an image is made; `hold` the images that trials use. All of it blocks."""
+    """A window of images: `make_room` before an image is made; `hold` the images that trials use. All of it blocks."""
 
     def __init__(self, images_gb: float | Auto, run_id: str) -> None:
         """`images_gb`: with auto all of the disk but KEPT_FREE. Raises docker.errors.DockerException."""
@@ -62,7 +62,7 @@ class ImageWindow:
     def make_room(
         self, task: Path, making: int, held: Collection[Path], ahead: Sequence[Path]
     ) -> tuple[bool, set[Path]]:
-        """Whether the images of `task` have room, and the tasks of `ahead` whose images were removed for them.
+        """Return whether the images of `task` have room, and the tasks of `ahead` whose images were removed for them.
 
         `making`: tasks whose images are made now, this one included; `held`: tasks whose images stay; `ahead`: others
         in the order in which they are needed. Raises docker.errors.DockerException.
@@ -95,7 +95,7 @@ class ImageWindow:
         return self.used + more <= limit, {one for one in ahead if gone & {*self._names(one)}}
 
     def hold(self, task: Path) -> contextlib.ExitStack:
-        """Until it is closed no process removes the images of the task."""
+        """Keep all processes from removing the images of the task, until the result is closed."""
         stack = contextlib.ExitStack()
         for name in self._names(task):
             stack.enter_context(_locked(name, fcntl.LOCK_SH))

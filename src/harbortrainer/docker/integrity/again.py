@@ -28,14 +28,14 @@ from harbortrainer.docker.integrity.watch import Seen
 
 @dataclass(frozen=True)
 class GradingPlace:
-    """Where a further verification runs."""
+    """The place where a further verification runs."""
 
     environment: DockerEngineEnvironment
     paths: TrialPaths
 
 
 class Again:
-    """Of one container whose agent's phase is closed."""
+    """Further verifications of a container whose agent's phase is closed."""
 
     def __init__(self, environment: DockerEngineEnvironment) -> None:
         self._environment = environment
@@ -48,7 +48,7 @@ class Again:
         return found is not None and found.whole
 
     async def causes(self, seen: Seen, undone: Collection[FileChange] = (), own: Collection[str] = ()) -> Causes:
-        """What the reward of the verification that was `seen` may depend on although the task does not ask for it.
+        """Give what the reward of the verification that was `seen` may depend on although the task does not ask for it.
 
         `undone`: changes of which it had nothing when it began; `own`: paths that verification changes by itself.
         The task's solution, and records of packages, are looked at only if that is needed.
@@ -82,7 +82,7 @@ class Again:
         return changes
 
     async def changed_in(self, place: GradingPlace) -> frozenset[str]:
-        """What a container has changed since its image."""
+        """Return what a container has changed since its image."""
         now = await call(survey, place.environment.container, {})
         return frozenset(one.path for one in now.changes)
 
@@ -119,7 +119,7 @@ class Again:
 
     @contextlib.asynccontextmanager
     async def fresh(self, undone: Sequence[FileChange] | None) -> AsyncIterator[GradingPlace]:
-        """A new container with what the agent left, without `undone` and processes; None = without all of it.
+        """Yield a new container with what the agent left, without `undone` and processes; None = without all of it.
 
         Raises as DockerEngineEnvironment.start does.
         """
@@ -148,7 +148,7 @@ class Again:
 
     @contextlib.asynccontextmanager
     async def in_place(self, causes: Causes) -> AsyncIterator[GradingPlace]:
-        """The same container without `causes`: services that the task asks for run nowhere else."""
+        """Yield the same container without `causes`: services that the task asks for run nowhere else."""
         environment = self._environment
         await environment.phases.end([one.pid for one in causes.processes])
         held = {path for one in causes.services for path in one.writes}

@@ -68,7 +68,7 @@ chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 
 
 class AgentPhases:
-    """Of one container. `before`: paths written before the agent acted.
+    """The agent's phases in a container. `before`: paths written before the agent acted.
 
     `closed`: its phase was closed; `mounted`: what had changed then of its network files and devices, which no layer
     shows; `found`: what the container had changed when that was noted last.
@@ -157,7 +157,7 @@ class AgentPhases:
         return self._processes.kept
 
     async def observe(self) -> Footprint:
-        """What a task's solution has changed and leaves, which ran as the agent."""
+        """Return what a task's solution has changed and leaves, which ran as the agent."""
         await self.close()
         left = await self._left()
         await self.note_changes()  # also what services write as they start

@@ -21,7 +21,7 @@ _told: set[Path] = set()
 
 
 def allowed(task: Path) -> frozenset[str]:
-    """What users allow for a task folder: `/PATH`, `/FOLDER/` (and all below), `tcp:PORT`, `unix:NAME`, `process:NAME`.
+    """Get what users allow for a task: `/PATH`, `/FOLDER/` (and all below), `tcp:PORT`, `unix:NAME`, `process:NAME`.
 
     Blocks.
 
@@ -46,20 +46,20 @@ def allow(task: Path, things: Collection[str]) -> None:
 
 
 def outdated(task: Path) -> frozenset[str]:
-    """What was allowed for another content of the task."""
+    """Return what was allowed for another content of the task."""
     content = digest(task)
     return frozenset(unquoted(one.text) for one in _of(task) if one.digest not in ("", content))
 
 
 def thing_of(cause: str) -> str:
-    """What allows a cause, by its name in a verdict."""
+    """Return what allows a cause, by its name in a verdict."""
     kind, _, name = cause.partition(" ")
     kind = "tcp" if kind == "udp" else kind  # a port is allowed for both
     return f"{kind}:{name}" if kind in ("tcp", "unix", "process") else cause
 
 
 def refusal(thing: str) -> str:
-    """Why a thing cannot be allowed, with a fix; "" = it can."""
+    """Return why a thing cannot be allowed, with a fix; "" = it can."""
     found = _THING.fullmatch(thing)
     if found is None:
         return f"no absolute path; {FORMS}"

@@ -82,7 +82,7 @@ class Asked:
         self._places = [f"{one}/" for one in folders if not is_system(one) and not _SHARED.fullmatch(one)]
 
     def allows(self, path: str, *, by_name: bool = True) -> bool:
-        """Whether the task asks for a change at `path`. `by_name`: its name in the instruction will do."""
+        """Return whether the task asks for a change at `path`. `by_name`: its name in the instruction will do."""
         if _normal(path) in self._paths or path.startswith(self._folders):
             return True
         if by_name and (_normal(path) in self._named or self._has_name(path)):
@@ -90,7 +90,7 @@ class Asked:
         return any(str(above) in self._footprint.made for above in PurePosixPath(path).parents)
 
     def names_path(self, path: str) -> bool:
-        """Whether the instruction has the whole path, which is no program that runs everywhere, and no test."""
+        """Return whether the instruction has the whole path, which is no program that runs everywhere, and no test."""
         return path in self._named and not is_program(path) and not path.startswith(("/dev/", "/tests/"))
 
     def _has_name(self, path: str) -> bool:
@@ -100,23 +100,23 @@ class Asked:
         return name in self._words and (is_work or (len(name) >= LEAST_NAME and "." in name))
 
     def hints_at(self, path: str) -> bool:
-        """Whether the instruction has a part of its name."""
+        """Return whether the instruction has a part of its name."""
         return not self._hints.isdisjoint(_PART.findall(PurePosixPath(path).name.lower()))
 
     def is_area(self, path: str) -> bool:
-        """Whether it lies where the work of a task without a solution is."""
+        """Return whether it lies where the work of a task without a solution is."""
         return not self.has_solution and self.is_place(path)
 
     def is_place(self, path: str) -> bool:
-        """Whether it lies in the working directory, or in a folder that the instruction names."""
+        """Return whether it lies in the working directory, or in a folder that the instruction names."""
         return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._places)
 
     def is_twin(self, path: str) -> bool:
-        """Whether the solution makes a file of this name, elsewhere; not in /, where tools look for settings."""
+        """Return whether the solution makes a file of this name, elsewhere; not in /, where tools look for settings."""
         return PurePosixPath(path).name in self._names and path.count("/") > 1
 
     def allows_process(self, process: Process) -> bool:
-        """Whether it may live during verification."""
+        """Return whether it may live during verification."""
         if process.name in self._by_user:
             return True
         if not all(self.allows_socket(f"unix {name}") for name in process.sockets if name.startswith("@")):
@@ -126,7 +126,7 @@ class Asked:
         return process.name in self._processes or (not self.has_solution and self.runs)
 
     def allows_socket(self, socket: str) -> bool:
-        """Whether something may listen there: "tcp PORT", "udp PORT" or "unix NAME".
+        """Return whether something may listen there: "tcp PORT", "udp PORT" or "unix NAME".
 
         Without a solution any name may be its own.
         """
@@ -141,27 +141,27 @@ class Asked:
 
 
 def without_numbers(name: str) -> str:
-    """A process may have its own number in a name."""
+    """Return a process may have its own number in a name."""
     return _NUMBER.sub("#", name)
 
 
 def is_system(path: str) -> bool:
-    """Whether programs of every kind may read there."""
+    """Return whether programs of every kind may read there."""
     return _SYSTEM.fullmatch(path) is not None
 
 
 def is_of_content(path: str) -> bool:
-    """Whether it is named by its content's digest."""
+    """Return whether it is named by its content's digest."""
     return _normal(path) != path
 
 
 def is_program(path: str) -> bool:
-    """Whether programs and their libraries are there."""
+    """Return whether programs and their libraries are there."""
     return _PROGRAM.fullmatch(path) is not None
 
 
 def is_of_user(path: str) -> bool:
-    """Whether it is a user's configuration or cache."""
+    """Return whether it is a user's configuration or cache."""
     return _OF_USER.fullmatch(path) is not None
 
 

@@ -20,17 +20,13 @@ _TESTS, _DEVICES = "/tests/", "/dev"
 _MOST_PARENTS = 32
 
 
-def _never(name: str) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Changed:
     """What a container has changed since its image.
 
     `plain`: paths of regular files with content and the image's rights, which count if verification opened them.
     `shadows`: programs of which the image has one of the same name in another folder of programs. `targets`: where
-    links lead. `packaged`: what a package manager's records list; `about`: those of them that describe a package.
+    links lead. `packaged`: what a package manager's records list; `about`: files that describe a package.
     `mounted`: changed network files and devices, which a fresh container has anew. `late`: of `changes`, what processes
     of the policy made during verification. `named`: of `plain`, those for which verification may ask by name; `told`:
     words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has a name.
@@ -47,12 +43,13 @@ class Changed:
     named: Collection[str] = ()
     told: Collection[str] = ()
     made: Collection[str] = ()
-    is_new_name: Callable[[str], bool] = _never
+    is_new_name: Callable[[str], bool] = lambda _: False
 
 
 @dataclass
 class Verdict:
-    """Of a trial's verifications. `unasked`: what a reward depends on although the task does not ask for it.
+    """The verdict on a trial's verifications. `unasked`: what a reward depends on although the task does not ask for
+    it.
 
     `again`: further verifications.
     """
@@ -66,7 +63,7 @@ class Causes:
     """What a reward may depend on although the task does not ask for it.
 
     `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
-    rest. `late`: those of `changes` that processes of the policy made during verification.
+    rest. `late`: the part of `changes` that processes of the policy made during verification.
     `processes`: unasked ones that ran; `services`: asked ones; `sockets`: on which these began to listen. `hooked`:
     verification met it before any of the work, which the task's solution tells. `may_be_work`: the instruction of a
     task without a solution hints at one.
@@ -96,7 +93,7 @@ class Causes:
 
 @dataclass
 class _Judge:
-    """Of one verification's sight."""
+    """The judgement of what a verification showed."""
 
     changed: Changed
     seen: Seen
@@ -278,10 +275,10 @@ class _Judge:
 
 
 def causes_of(changed: Changed, seen: Seen, asked: Asked) -> Causes:
-    """What the reward of a verification may depend on although the task does not ask for it."""
+    """Return what the reward of a verification may depend on although the task does not ask for it."""
     return _Judge(changed, seen, asked).causes()
 
 
 def is_made_anew(path: str) -> bool:
-    """Whether verification makes it again, or it is no file of the container's layer."""
+    """Return whether verification makes it again, or it is no file of the container's layer."""
     return _MADE_ANEW.fullmatch(path) is not None

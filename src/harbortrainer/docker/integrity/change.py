@@ -12,7 +12,8 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileChange:
-    """`folder`: the container has a folder there. `stamp`: equal stamps = not written between two looks; None = none.
+    """A change. `folder`: the container has a folder there. `stamp`: equal stamps = not written between two looks;
+    None = none.
 
     A changed folder is no change; its entries are. `shallow`: a folder above a system path, to restore without entries.
     """

@@ -29,12 +29,12 @@ _failed: set[str] = set()
 
 
 def solutions(task: Path) -> list[Path]:
-    """The folders of a task's solution, one a step. Blocking."""
+    """Return the folders of a task's solution, one a step. Blocking."""
     return [one for one in (task / "solution", *sorted(task.glob("steps/*/solution"))) if one.is_dir()]
 
 
 def footprint_key(task: Path, image: Image) -> str | None:
-    """Digest of the image, the solution and task.toml; None = the task has no solution. Blocking."""
+    """Return the digest of the image, the solution and task.toml; None = the task has no solution. Blocking."""
     if not (folders := solutions(task)):
         return None
     parts = [str(_METHOD), engine().inspect_image(image.reference)["Id"], (task / "task.toml").read_text()]
@@ -51,7 +51,7 @@ def stored(key: str) -> Footprint | None:
 
 
 def dump(footprint: Footprint, key: str) -> str:
-    """As JSON."""
+    """Return the footprint as JSON."""
     return json.dumps({"key": key, **{name: sorted(known) for name, known in asdict(footprint).items()}}, indent=0)
 
 
@@ -68,7 +68,7 @@ def _write(key: str, text: str) -> None:
 
 
 async def learned(key: str, task: str, learn: Callable[[], Awaitable[Footprint]]) -> Footprint | None:
-    """The footprint from disk, or of `learn`, which runs once for all callers; None = it failed.
+    """Return the footprint from disk, or of `learn`, which runs once for all callers; None = it failed.
 
     A failure gives one warning and is not tried again by this process; one of the daemon is tried again at once. Raises
     it where the daemon does not answer: that says nothing about the task. Cancelling one caller leaves `learn` running.

@@ -11,7 +11,7 @@ _MOST_IMAGES = 8
 
 
 def way(path: str) -> Iterator[str]:
-    """/a/b/c -> /a, /a/b, /a/b/c."""
+    """Yield /a/b/c -> /a, /a/b, /a/b/c."""
     at = 0
     while (at := path.find("/", at + 1)) > 0:
         yield path[:at]
@@ -32,7 +32,7 @@ class ImageFiles:
         self._lowers = tuple(lowers)
 
     def find(self, path: str) -> str | None:
-        """The path on this machine; None = the image has nothing there."""
+        """Return the path on this machine; None = the image has nothing there."""
         for lower in self._lowers:
             opaque = False
             for part in way(path):
@@ -49,15 +49,15 @@ class ImageFiles:
         return None
 
     def all_names(self) -> frozenset[str]:
-        """Names of all entries, wherever they are; also of those that an upper layer hides."""
+        """Return names of all entries, wherever they are; also of those that an upper layer hides."""
         return _all_names(self._lowers)
 
     def names(self, folder: str) -> set[str]:
-        """Names of the image's entries in `folder`."""
+        """Return names of the image's entries in `folder`."""
         return {name for name in self.listed(folder) if self.find(f"{folder.rstrip('/')}/{name}") is not None}
 
     def listed(self, folder: str) -> set[str]:
-        """The same, with those that an upper layer hides."""
+        """Return the same, with those that an upper layer hides."""
         found: set[str] = set()
         for lower in self._lowers:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -66,7 +66,7 @@ class ImageFiles:
 
 
 def mode_of(path: str) -> int:
-    """0 = nothing is there."""
+    """Return 0 = nothing is there."""
     try:
         return os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -43,31 +43,34 @@ _folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are
 
 class Layer(Protocol):
     def changes(self, root: str) -> Iterator[FileChange]:
-        """Every change at and below `root`; and, where a folder above it was removed or replaced, that folder."""
+        """Yield every change at and below `root`; and, where a folder above it was removed or replaced, that folder."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """Names in `folder` that were added, changed or removed, and folders in which something was."""
+        """Return names in `folder` that were added, changed or removed, and folders in which something was."""
         ...
 
     def content(self, path: str) -> bytes | None:
-        """Of the container's file; None = no file is there, or one of more than MAX_CONTENT bytes."""
+        """Return the content of the container's file;
+
+        None = no file is there, or one of more than MAX_CONTENT bytes.
+        """
         ...
 
     def of_image(self, path: str) -> bytes | None:
-        """The content of the image's file, or of what took its place; None as for `content`."""
+        """Return the content of the image's file, or of what took its place; None as for `content`."""
         ...
 
     def in_image(self, path: str) -> bool:
-        """Whether the image has something there."""
+        """Return whether the image has something there."""
         ...
 
     def target(self, path: str) -> str:
-        """Of a link; "" = no link is there."""
+        """Return the target of a link; "" = no link is there."""
         ...
 
     def is_plain(self, path: str) -> bool:
-        """Whether a regular file with content is there. If the image has it: of the same rights, and not a copy."""
+        """Get whether a regular file with content is there. If the image has it: of the same rights, and not a copy."""
         ...
 
     @property
@@ -82,7 +85,7 @@ class Layer(Protocol):
 
 
 def layer_of(container: str, *, listed: bool = True) -> Layer | None:
-    """What has changed in a container, running or stopped. Raises docker.errors.DockerException.
+    """Return what has changed in a container, running or stopped. Raises docker.errors.DockerException.
 
     `listed` false: None where only `docker diff` could tell.
     """
@@ -112,7 +115,7 @@ def _listed(container: str) -> tuple[list[dict[str, Any]], bool]:
 
 
 def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """The overlay's upper folder and lower ones, which a container keeps through its life; "" = another driver."""
+    """Give the overlay's upper folder and lower ones, which a container keeps through its life; "" = another driver."""
     driver = inspected.get("GraphDriver") or {}
     data = driver.get("Data") or {}
     upper = data.get("UpperDir") if driver.get("Name") == "overlay2" else None
@@ -308,7 +311,7 @@ class ListedLayer:
         return str(found["linkTarget"]) if found is not None else ""
 
     def is_plain(self, path: str) -> bool:
-        """False for all that the image has: its rights may have changed."""
+        """Return False for all that the image has: its rights may have changed."""
         found = self._stat(path) if self._kinds.get(path) == _ADDED else None
         return found is not None and found["mode"] >> 16 == 0 and found["size"] > 0
 
@@ -335,7 +338,7 @@ class ListedLayer:
 
 @contextlib.contextmanager
 def entry(container: str, path: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
-    """What the container has at the path, and the content of a file. Raises FileNotFoundError, RuntimeError."""
+    """Yield what the container has at the path, and the content of a file. Raises FileNotFoundError, RuntimeError."""
     with archived(container, path) as tar:
         member = tar.next()
         if member is None:

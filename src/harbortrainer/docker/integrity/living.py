@@ -24,7 +24,8 @@ _ACCEPTS, _DATAGRAM = 0x10000, "0002"  # a flag, and a type, in /proc/net/unix
 
 
 class Process(NamedTuple):
-    """`began`: in ticks since boot. `inner`: its number in the container. `ran`: nanoseconds of all its threads; -1 =
+    """A process. `began`: in ticks since boot. `inner`: its number in the container. `ran`: nanoseconds of all its
+    threads; -1 =
     not known. `ports`: on which it listens; `writes`: paths that it has open for writing, those in OWN first.
     `sockets`: names of Unix sockets on which it listens; an abstract one begins with "@".
     """
@@ -124,7 +125,7 @@ class Look:
 
 
 def pids_of(first: int, most: int = MOST_PROCESSES) -> list[int]:
-    """All processes of the container of `first`, at most `most`. Raises OSError when it has ended."""
+    """Return all processes of the container of `first`, at most `most`. Raises OSError when it has ended."""
     space, found = os.readlink(f"/proc/{first}/ns/pid"), []
     for pid in listed_of(first) or map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
@@ -153,14 +154,14 @@ def listed_of(first: int) -> list[int]:
 
 
 def threads_of(pid: int, most: int = MOST_THREADS) -> list[int]:
-    """[] when the process has ended."""
+    """Return [] when the process has ended."""
     with contextlib.suppress(OSError):
         return [int(name) for name in _names(f"/proc/{pid}/task", most)]
     return []
 
 
 def fields_of(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat after the command's name: state, parent, …; None = it has ended."""
+    """Return the fields of /proc/PID/stat after the command's name: state, parent, …; None = it has ended."""
     try:
         return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     except OSError:
@@ -168,7 +169,7 @@ def fields_of(pid: int) -> list[str] | None:
 
 
 def inner_of(thread: int) -> int:
-    """The number that a thread has in its container; 0 = it has ended."""
+    """Return the number that a thread has in its container; 0 = it has ended."""
     with contextlib.suppress(OSError):
         for line in _text(f"/proc/{thread}/status").splitlines():
             if line.startswith("NSpid:"):
@@ -177,14 +178,14 @@ def inner_of(thread: int) -> int:
 
 
 def program_of(pid: int) -> dict[str, object]:
-    """What it runs: its parent, working directory and the first words of its command line. Raises OSError."""
+    """Return what it runs: its parent, working directory and the first words of its command line. Raises OSError."""
     words = _bytes(f"/proc/{pid}/cmdline", MOST_WORDS).decode(errors="surrogateescape").split("\0")
     fields = fields_of(pid)
     return {"parent": int(fields[1]) if fields else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
 
 
 def mapped(pid: int) -> list[str]:
-    """Files that the process has mapped and may write, those in OWN first; and RING. Raises OSError."""
+    """Return files that the process has mapped and may write, those in OWN first; and RING. Raises OSError."""
     found = set[str]()
     for line in _text(f"/proc/{pid}/maps").splitlines():
         words = line.split(maxsplit=5)

@@ -36,7 +36,9 @@ _DELETED = " (deleted)"
 
 
 class Event(NamedTuple):
-    """`path`: "" = not known, by `error`. `mask`: OVERFLOW = some were lost. `file`: open until the next one."""
+    """An event. `path`: "" = not known, by `error`. `mask`: OVERFLOW = some were lost. `file`: open until the next
+    one.
+    """
 
     path: str
     mask: int
@@ -145,7 +147,7 @@ class Marks:
         self._undo.close()
 
     def events(self) -> Iterator[Event]:
-        """Those that wait, about AT_ONCE."""
+        """Yield those that wait, about AT_ONCE."""
         changed = {group: list(self._read(group, 1 << 14)) for group in self._folders}
         for group, found in changed.items():
             if any(mask & (_MOVED_TO | _CREATED) and mask & _ON_FOLDER for mask, _, _ in found):
@@ -192,7 +194,9 @@ def _event(mask: int, descriptor: int, pid: int) -> Event:
 
 
 def below(root: str, folder: str) -> Iterator[tuple[str, bool]]:
-    """Paths in a container's folder and below it, at most MOST_BELOW, and whether each is a folder. Follows no link.
+    """Yield paths in a container's folder and below it, at most MOST_BELOW, and whether each is a folder.
+
+    Follows no link.
 
     The path `folder` itself where it is missing, or no folder.
     """
@@ -215,7 +219,7 @@ def below(root: str, folder: str) -> Iterator[tuple[str, bool]]:
 
 
 def names(path: str) -> tuple[str, ...]:
-    """What the kernel's path may mean: it marks a deleted file, and a file's own name may end so."""
+    """Return what the kernel's path may mean: it marks a deleted file, and a file's own name may end so."""
     return (path, path.removesuffix(_DELETED)) if path.endswith(_DELETED) else (path,)
 
 

@@ -18,7 +18,7 @@ _TESTS = "/tests/"
 
 
 def words_of(task: Path, seen: Seen, read: Callable[[str], bytes | None]) -> frozenset[str]:
-    """Words of a task's tests, of programs that verification runs and of files that it opens but for libraries.
+    """Return words of a task's tests, of programs that verification runs and of files that it opens but for libraries.
 
     `read`: what the image has at a path. Blocks.
     """
@@ -49,7 +49,7 @@ def _told_by(seen: Seen) -> Iterator[str]:
 
 
 def names_of(path: str, made: Iterable[str]) -> set[str]:
-    """Words by which a program may ask for a file: its name, without an extension too, and those of folders `made`."""
+    """Get words by which a program may ask for a file: its name, without extension too, and folders `made`."""
     above = [str(one) for one in PurePosixPath(path).parents]
     names = {PurePosixPath(one).name for one in {path, *set(made).intersection(above)}}
     return names | ({PurePosixPath(path).stem} if is_program(path) else set())

@@ -23,7 +23,7 @@ n="$n$l
 
 
 def parse_network(listed: str) -> dict[str, str]:
-    """The output of READ_NETWORK: content by path."""
+    """Return the output of READ_NETWORK: content by path."""
     lines: dict[str, list[str]] = {}
     whole: list[str] = []
     for line in listed.splitlines():
@@ -36,7 +36,7 @@ def parse_network(listed: str) -> dict[str, str]:
 
 
 def network_script(files: Mapping[str, str]) -> str:
-    """Prints "N FILE" for each file that differs from its content in `files`."""
+    """Return a script that prints "N FILE" for each file that differs from its content in `files`."""
     lines = [f'o="\t{HOSTNAME}"; r="read -r"; [ -n "$BASH_VERSION" ] && r="read -r -n {_PIECE}"'] if files else []
     for file, content in files.items():
         text = shlex.quote(_OWN_NAME.sub("", content))
@@ -45,7 +45,7 @@ def network_script(files: Mapping[str, str]) -> str:
 
 
 def network_files(output: bytes) -> list[str]:
-    """The files that `network_script` printed."""
+    """Return the files that `network_script` printed."""
     return [file for file in NETWORK_FILES if f"N {file}\n".encode() in output]
 
 

@@ -29,7 +29,7 @@ _CHUNK = 1 << 16
 
 
 class RootProgram(Protocol):
-    """A running program. `lines`: what it prints, until it ends; errors too."""
+    """A running program. `lines`: its output, until it ends; errors too."""
 
     def send(self, line: bytes) -> None:
         """Raises OSError when it has ended."""
@@ -49,7 +49,7 @@ def start(module: str, run_id: str) -> RootProgram:
 
 
 def words_of(module: str) -> list[str]:
-    """The command line that runs `main` of a module."""
+    """Return the command line that runs `main` of a module."""
     code = f"import sys; sys.path.insert(0, {str(_SOURCE)!r}); from {module} import main; main()"
     return [os.path.realpath(sys.executable), "-I", "-S", "-c", code]
 

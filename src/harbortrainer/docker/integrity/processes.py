@@ -23,7 +23,7 @@ class _Process:
 
 
 class Processes:
-    """Of one container. `kept`: the services that `note` found before the agent acted."""
+    """The processes of a container. `kept`: the services that `note` found before the agent acted."""
 
     def __init__(self, container: str, shells: Shells) -> None:
         self._container = container

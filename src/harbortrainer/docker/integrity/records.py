@@ -27,14 +27,14 @@ Read = Callable[[str], bytes | None]
 
 @dataclass(frozen=True)
 class Records:
-    """`listed`: paths that packages added; `about`: those that describe one."""
+    """Records of packages. `listed`: paths that packages added; `about`: paths that describe one."""
 
     listed: frozenset[str] = frozenset()
     about: frozenset[str] = frozenset()
 
 
 def records_of(changes: Iterable[FileChange], read: Read, opened: Collection[str]) -> Records:
-    """The files that packages added to a container. `read`: the content of a path, None = no file is there.
+    """Return the files that packages added to a container. `read`: the content of a path, None = no file is there.
 
     A file of `opened` is listed only if it has the sum of its record.
     """

@@ -64,7 +64,7 @@ class Survey:
         }
 
     def is_new_name(self, name: str) -> bool:
-        """Whether no file of the image has it; false where that cannot be read."""
+        """Return whether no file of the image has it; false where that cannot be read."""
         return self.layer.image is not None and name not in self.layer.image.all_names()
 
     @property
@@ -90,7 +90,7 @@ def _changes(layer: Layer) -> Iterator[FileChange]:
 
 
 def moved(container: str, made: Collection[int]) -> set[str]:
-    """Paths of changed files that are none of the inodes `made`. Raises docker.errors.DockerException."""
+    """Return paths of changed files that are none of the inodes `made`. Raises docker.errors.DockerException."""
     layer = layer_of(container)
     assert layer is not None
     files = (one for one in itertools.islice(_changes(layer), MOST_CHANGES) if one.kind is not ChangeKind.REMOVED)
@@ -98,7 +98,7 @@ def moved(container: str, made: Collection[int]) -> set[str]:
 
 
 def stamps(container: str) -> Stamps:
-    """Paths that were written before the agent acts: by the image's entrypoint and by the agent's set-up.
+    """Return paths that were written before the agent acts: by the image's entrypoint and by the agent's set-up.
 
     {} where only the daemon could list them: a third of a second is much for each trial. Raises
     docker.errors.DockerException.
@@ -172,7 +172,7 @@ class ImageSource:
         self._folders: list[str] = []
 
     def members(self, one: FileChange) -> Iterator[Member]:
-        """The image's entry, with all that is below it unless `one` is shallow."""
+        """Yield the image's entry, with all that is below it unless `one` is shallow."""
         if self._files is not None:
             yield from _members_of(one.path, self._files, deep=not one.shallow)
             return

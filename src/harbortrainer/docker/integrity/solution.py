@@ -18,7 +18,10 @@ _LOGS = EnvironmentPaths.agent_dir  # the oracle writes its log there
 
 
 async def footprint_of(environment: DockerEngineEnvironment) -> Footprint | None:
-    """Of the task's solution, which runs for it once a task; None without one, or when it cannot run."""
+    """Return the footprint of the task's solution, which runs for it once a task;
+
+    None without one, or when it cannot run.
+    """
     key = await environment.footprint_key()
     return None if key is None else await learned(key, environment.environment_name, lambda: _run(environment))
 

@@ -78,7 +78,7 @@ _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
 
 
 class Call(NamedTuple):
-    """`target`: the thread that it reaches, as the container numbers it; 0 = not known."""
+    """A call. `target`: the thread that it reaches, as the container numbers it; 0 = not known."""
 
     name: str
     target: int
@@ -329,7 +329,7 @@ class Traces:
                     os.rmdir(f"{self._root}/instances/{name}")
 
     def lend(self) -> Trace | None:
-        """None where containers cannot be traced."""
+        """Lend a trace; None where containers cannot be traced."""
         if self.why:
             return None
         with self._lock:

@@ -88,7 +88,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Sight:
-    """`seen`: once the block of `watching` has ended; until then, and where it is not known, nothing is."""
+    """A view. `seen`: once the block of `watching` has ended; until then, and where it is not known, nothing is."""
 
     seen: Seen = field(default_factory=lambda: Seen(unseen_memory=True))
 
@@ -118,7 +118,7 @@ class _Watcher:
             )
 
     async def ask(self, kind: str, name: str, seconds: float, **more: object) -> dict[str, Any]:
-        """The answer. Raises OSError when it refuses, or has ended; TimeoutError."""
+        """Return the answer. Raises OSError when it refuses, or has ended; TimeoutError."""
         future: Future[dict[str, Any]] = Future()
         with self._lock:
             self._waiting[name] = future
@@ -233,7 +233,7 @@ async def watching(
 
 
 async def look(container: str, run_id: str, kept: Collection[int], seconds: float) -> tuple[Process, ...]:
-    """The processes of the policy, and which of them run within `seconds`; () where that is not known."""
+    """Return the processes of the policy, and which of them run within `seconds`; () where that is not known."""
     try:
         whose, name = await call(_whose, container, kept), secrets.token_hex(8)
         watcher = await call(_watcher, run_id)

@@ -283,7 +283,7 @@ class Watch:
         return inner in self._inner.values()
 
     def end(self) -> dict[str, object]:
-        """What happened. Call `close` afterwards."""
+        """Return what happened. Call `close` afterwards."""
         with self.lock:
             self.ended = True
             give_up = time.monotonic() + DRAIN_SEC
@@ -332,7 +332,7 @@ class Watch:
 
 
 def settled(container: Mapping[str, Any]) -> Look:
-    """The policy's processes, once the shells have ended that ran the agent's commands, or after EXEC_SEC."""
+    """Return the policy's processes, once the shells have ended that ran the agent's commands, or after EXEC_SEC."""
     first, give_up = container["pid"], time.monotonic() + EXEC_SEC
     while True:
         pids = pids_of(first)
@@ -363,7 +363,7 @@ def _taken(container: Mapping[str, Any]) -> Look:
 
 
 def living(first: int, before: Mapping[int, Process], after: Mapping[int, Process]) -> list[dict[str, object]]:
-    """The policy's processes: those of `before`. `ran`: one used a processor since, or ended."""
+    """Return the policy's processes: those of `before`. `ran`: one used a processor since, or ended."""
     found: list[dict[str, object]] = []
     for pid, one in before.items():
         now = after.get(pid)

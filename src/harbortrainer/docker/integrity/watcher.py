@@ -41,7 +41,7 @@ class Program:
         self._printing = threading.Lock()
 
     def run(self) -> None:
-        """Until standard input ends."""
+        """Run until standard input ends."""
         self._answer(ready=True, untraced=self._traces.why)
         self._poll.register(sys.stdin.fileno(), select.EPOLLIN)
         rest, data = b"", b"\n"

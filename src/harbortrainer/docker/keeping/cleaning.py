@@ -49,23 +49,23 @@ _log = logging.getLogger("harbortrainer")
 
 
 def labels(run_id: str, trial: str = "") -> dict[str, str]:
-    """Labels of a container, network or volume of this process."""
+    """Return labels of a container, network or volume of this process."""
     return {LABEL: "1", RUN_ID: run_id, TRIAL: trial} | this_process()
 
 
 def image_labels(digest: str, run_id: str) -> dict[str, str]:
-    """Labels of an image that is built once for all runs."""
+    """Return labels of an image that is built once for all runs."""
     return {LABEL: "1", DIGEST: digest, BUILT: datetime.now(UTC).isoformat(timespec="seconds"), BUILT_FOR: run_id}
 
 
 def running(run_id: str) -> dict[str, object]:
-    """Docker's filter for the running containers that this process started for the run."""
+    """Return Docker's filter for the running containers that this process started for the run."""
     marks = {LABEL: "1", RUN_ID: run_id} | this_process()
     return {"label": [f"{name}={value}" for name, value in marks.items()], "status": "running"}
 
 
 def is_left_over(marks: Mapping[str, str], run_id: str | None = None) -> bool:
-    """Whether an object with these labels may be removed.
+    """Return whether an object with these labels may be removed.
 
     It may when its process is dead, or when it belongs to the run `run_id` and no other process is known to live.
     """
@@ -80,7 +80,7 @@ def is_left_over(marks: Mapping[str, str], run_id: str | None = None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OwnedObject:
-    """`name`: a container's, network's or volume's; an image's tag, or its ID when it has none."""
+    """A labelled object. `name`: a container's, network's or volume's; an image's tag, or its ID when it has none."""
 
     kind: str  # container, network, volume or image
     name: str
@@ -89,7 +89,7 @@ class OwnedObject:
     id: str = ""  # a volume has none
 
     def remove(self) -> str:
-        """Why Docker refuses to remove it; "" = it is gone. Blocking. Raises docker.errors.DockerException."""
+        """Return why Docker refuses to remove it; "" = it is gone. Blocking. Raises docker.errors.DockerException."""
         try:
             if self.kind == "container":
                 remove_container(self.name)
@@ -109,7 +109,10 @@ class OwnedObject:
 
 
 def owned_objects() -> Iterator[OwnedObject]:
-    """Labelled objects, in an order in which they can be removed. Blocking. Raises docker.errors.DockerException."""
+    """Yield labelled objects, in an order in which they can be removed. Blocking.
+
+    Raises docker.errors.DockerException.
+    """
     for container in engine().containers(all=True, filters=_LABELLED):
         name = container["Names"][0].lstrip("/") if container["Names"] else container["Id"][:12]
         yield OwnedObject("container", name, container["Labels"], container["Created"], container["Id"])
@@ -168,7 +171,7 @@ def reap(run_id: str | None = None) -> list[str]:
 
 
 def tidy(run_id: str | None = None) -> list[str]:
-    """Before a run: remove what dead runs and earlier processes of this run left, and images unused for UNUSED_DAYS.
+    """Remove before a run what dead runs and its earlier processes left, and images unused for UNUSED_DAYS.
 
     Returns at most one line, on what was removed. Blocking. Raises docker.errors.DockerException when the daemon does
     not answer.
@@ -190,7 +193,7 @@ class Candidate:
 
 
 def candidates(older_than_days: float | None) -> list[Candidate]:
-    """Everything that can be removed, in an order in which it can be. Blocking.
+    """Return everything that can be removed, in an order in which it can be. Blocking.
 
     Objects of live processes and images of existing containers are left out. Images with a name are listed when they
     were not used for `older_than_days`; None = never.
@@ -235,7 +238,7 @@ def _last_tagged(image: str) -> float:
 
 
 def disk_usage() -> dict[tuple[str, str], int]:
-    """Bytes by (kind, ID; a volume's name); of an image, what it shares with no other. Blocking, may take seconds.
+    """Give bytes by (kind, ID; a volume's name); of an image, what it shares with no other. Blocking, may take seconds.
 
     Raises docker.errors.DockerException.
     """

@@ -38,7 +38,7 @@ class Space:
 
 
 def eviction_reason(trial_name: str) -> str:
-    """Why the guard removed a container of this trial; "" = it did not."""
+    """Return why the guard removed a container of this trial; "" = it did not."""
     sessions = (session for session in _ended if session.startswith(f"{trial_name.lower()}__"))
     return next((_ended[session] for session in sessions), "")
 
@@ -57,7 +57,7 @@ def guarding_disk(run_id: str) -> Iterator[None]:
 
 
 def reserve_of(space: Space) -> int:
-    """Bytes to keep free: enough for what is written between two checks, and at most half of what is free now."""
+    """Give bytes to keep free: enough for what is written between two checks, and at most half of what is free now."""
     wanted = min(max(LEAST_RESERVE, int(RESERVE_SHARE * space.total)), MOST_RESERVE)
     return min(wanted, space.free // 2)
 
@@ -135,7 +135,7 @@ def _bytes_written(container: dict[str, Any]) -> int:
 
 
 def disk_probe(run_id: str) -> tuple[Callable[[], Space | None], float]:
-    """What a DiskGuard reads: the daemon's folder where it is visible here, else the disk below a running container."""
+    """Get what a DiskGuard reads: the daemon's folder where it is visible, else the disk below a container."""
     client = engine()
     root = client.info().get("DockerRootDir", "")
     if client.base_url.startswith("http+docker") and os.path.isdir(root):

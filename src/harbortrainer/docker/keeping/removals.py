@@ -25,7 +25,7 @@ class Start:
 
 
 class Removals:
-    """Of one event loop. `most`: ended containers that are not removed yet, beyond which none starts.
+    """The removals of an event loop. `most`: ended containers that are not removed yet, beyond which none starts.
 
     Containers whose removal the daemon has refused wait for another try and are not counted.
     """
@@ -52,7 +52,7 @@ class Removals:
 
     @contextmanager
     def starting(self) -> Iterator["Start"]:
-        """A start is under way in the block."""
+        """Yield a start is under way in the block."""
         start = Start(self._rushes, disturbed=self._removing > 1)
         self._starting += 1
         try:
@@ -99,11 +99,11 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Removals] = WeakKeyDicti
 
 
 def removals() -> Removals:
-    """Of the running event loop."""
+    """Return the removals of the running event loop."""
     loop = asyncio.get_running_loop()
     return _of_loops.setdefault(loop, Removals(most_ended(os.cpu_count() or 1)))
 
 
 def most_ended(cpus: int) -> int:
-    """The bound on ended containers that are not removed yet: 9 MB of memory each, and the disk of its trial."""
+    """Return the bound on ended containers that are not removed yet: 9 MB of memory each, and the disk of its trial."""
     return max(LEAST_ENDED, 2 * cpus)

@@ -45,7 +45,7 @@ _log = logging.getLogger("harbortrainer")
 
 @dataclass(frozen=True, slots=True)
 class TrialNetwork:
-    """`exposed`: why its containers can reach the daemon's machine; "" = they cannot."""
+    """A network. `exposed`: why its containers can reach the daemon's machine; "" = they cannot."""
 
     id: str
     name: str
@@ -71,7 +71,7 @@ _lock = threading.Lock()
 
 
 def trial_network() -> TrialNetwork:
-    """The daemon's network of trials; created, and its host rules set, at this process's first call.
+    """Return the daemon's network of trials; created, and its host rules set, at this process's first call.
 
     Logs one warning when its containers can reach the daemon's machine. Raises EnvironmentFault when the daemon cannot
     create it, docker.errors.DockerException.
@@ -181,7 +181,7 @@ def _default_mtu() -> dict[str, str]:
 
 
 def spare_subnets(taken: Sequence[IPv4Network]) -> Iterator[IPv4Network]:
-    """Subnets for MOST_CONTAINERS that overlap with none of `taken`, at most _MOST_TRIES."""
+    """Yield subnets for MOST_CONTAINERS that overlap with none of `taken`, at most _MOST_TRIES."""
     every = (subnet for pool in _SPARE for subnet in IPv4Network(pool).subnets(new_prefix=_SPARE_PREFIX))
     return islice((subnet for subnet in every if not any(map(subnet.overlaps, taken))), _MOST_TRIES)
 
@@ -192,7 +192,7 @@ def _taken() -> list[IPv4Network]:
 
 
 def routes(table: Path) -> list[IPv4Network]:
-    """The destinations in /proc/net/route, without the default one. [] where the file does not exist."""
+    """Return the destinations in /proc/net/route, without the default one. [] where the file does not exist."""
     try:
         rows = [line.split() for line in table.read_text().splitlines()[1:]]
     except OSError:

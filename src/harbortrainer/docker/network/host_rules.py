@@ -55,7 +55,7 @@ def set_rules(bridge: str) -> str:
 
 
 def name_servers(resolvers: tuple[Path, ...] = _RESOLVERS, daemon: Path = _DAEMON) -> Iterator[str]:
-    """IPv4 addresses of the name servers that this machine's Docker may hand to containers, without loopback."""
+    """Yield IPv4 addresses of the name servers that this machine's Docker may hand to containers, without loopback."""
     found: list[str] = []
     for file in resolvers:
         lines = [line.split() for line in _text(file).splitlines()]

@@ -74,14 +74,14 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """`states`: of the addresses asked for; `image`: of those that the image's package managers fetch from."""
+    """A reach. `states`: of the addresses asked for; `image`: of those that the image's package managers fetch from."""
 
     states: Mapping[Address, State]
     image: Mapping[Address, State] = field(default_factory=dict)
 
 
 def address_of(host: str, port: str | int | None = None, scheme: str = "https") -> Address | None:
-    """None = not a host name or IPv4 address."""
+    """Return the address that a text names; None = it is not a host name or IPv4 address."""
     number = int(port or _PORTS.get(scheme, 443))
     return Address(host.lower(), number) if _HOST.fullmatch(host) and 0 < number < 65536 else None
 
@@ -116,7 +116,7 @@ async def from_container(image: str, addresses: Iterable[Address], run_id: str) 
 
 
 async def network_works(task: Path, fault: str, run_id: str) -> bool:
-    """Whether, from the base of a task's Dockerfile, an address answers that it or the base fetches from.
+    """Return whether, from the base of a task's Dockerfile, an address answers that it or the base fetches from.
 
     Addresses that `fault` names do not count. Without a base here nothing is known: False.
     """
@@ -135,7 +135,7 @@ async def from_here(addresses: Sequence[Address]) -> Reach:
 
 
 def parse(text: str) -> Reach:
-    """The script's lines: asked or image, host, port, state."""
+    """Return the script's lines: asked or image, host, port, state."""
     found: dict[str, dict[Address, State]] = {"asked": {}, "image": {}}
     for line in text.splitlines():
         match line.split():

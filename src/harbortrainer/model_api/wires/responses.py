@@ -70,7 +70,7 @@ def _response(head: Head, reply: Reply) -> dict[str, Any]:
 
 
 def stream(head: Head, reply: Reply, asked: Ask) -> Iterator[str]:
-    """The whole lifecycle: some clients keep only the deltas, some only the finished items."""
+    """Yield the whole lifecycle: some clients keep only the deltas, some only the finished items."""
     said = whole(head, reply)
     begun = said | {"status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     parts: Events = [("response.created", {"response": begun}), ("response.in_progress", {"response": begun})]

@@ -23,7 +23,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Of an answer: a random id, seconds since 1970, the model's name as the client wrote it."""
+    """The head of an answer: a random id, seconds since 1970, the model's name as the client wrote it."""
 
     id: str
     created: int
@@ -64,12 +64,12 @@ def ask(body: Mapping[str, Any], messages: Sequence[Message], tools: Sequence[To
 
 
 def error(status: int, code: str, text: str) -> dict[str, Any]:
-    """A refusal that OpenAI's and Anthropic's clients both read."""
+    """Return a refusal that OpenAI's and Anthropic's clients both read."""
     kinds = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "api_error")
     return {"type": "error", "error": {"message": text, "type": kind, "code": code, "param": None}}
 
 
 def event(name: str, /, **fields: Any) -> str:
-    """A server-sent event that names its type, as responses and Anthropic's messages have them."""
+    """Return a server-sent event that names its type, as responses and Anthropic's messages have them."""
     return f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n"

@@ -5,7 +5,7 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -38,7 +38,8 @@ NEVER_ASKED = "the agent never asked the policy"
 
 @dataclass
 class AgentSession:
-    """`key`: the agent's API key. `failure`: what a program that failed printed; `stop_reason`: once it has ended.
+    """A session. `key`: the agent's API key. `failure`: what a program that failed printed; `stop_reason`: once it
+    has ended.
 
     `shut_out`: why the API could not be opened again, which only the policy can have caused.
     """
@@ -97,7 +98,7 @@ class AgentSession:
             await self._relay.close()
 
     def classify(self, result: "TrialResult") -> Verdict:
-        """Outcome, detail and reward of the finished trial; what the policy did is judged by the exchange alone."""
+        """Get outcome, detail and reward of the finished trial; what the policy did is judged by the exchange alone."""
         exchange = self.exchange
         if (failed := exchange.fault or exchange.conversation.fault) is not None:
             prefix = SAMPLING if isinstance(failed, SamplingError) else f"{type(failed).__name__}: "
@@ -147,7 +148,7 @@ Policy = TinkerLLM | AgentSession  # what a trial's agent asks
 
 
 def answering(policy: Policy) -> TinkerLLM | Exchange:
-    """What gives the agent its answers, until its deadline, and records them."""
+    """Return what gives the agent its answers, until its deadline, and records them."""
     return policy.exchange if isinstance(policy, AgentSession) else policy
 
 
@@ -157,7 +158,7 @@ class AgentService:
 
     endpoint: "ModelApi"
     prompts: Prompts
-    _checked: bool = False  # the first prompt, in a trial of this process
+    _checked: set[str] = field(default_factory=set)  # agents whose first prompt was, in a trial of this process
 
     @classmethod
     def of(cls, template: ChatTemplate) -> "AgentService":
@@ -168,7 +169,9 @@ class AgentService:
 
     @contextlib.asynccontextmanager
     async def session(self, conversation: Conversation, config: Config) -> AsyncIterator[AgentSession]:
-        """Of one trial, with its key; closed with the block. Then checks the first one that asked the policy.
+        """Open the session of a trial, with its key; closed with the block.
+
+        Then checks the first one that asked the policy.
 
         Raises UserError when its first prompt is too long.
         """
@@ -179,13 +182,14 @@ class AgentService:
             yield session
         finally:
             await session.close()
-        if not self._checked:
+        if config.agent not in self._checked:
             session.check_first_prompt(config.agent)
-            self._checked = bool(session.own_turns)
+            if session.own_turns:
+                self._checked.add(config.agent)
 
 
 def printed(trial_uri: str) -> str:
-    """The end of what the program wrote into its newest log; "" = nothing."""
+    """Return the end of what the program wrote into its newest log; "" = nothing."""
     folder = Path(unquote(urlsplit(trial_uri).path))
     found = [file for kind in ("*.txt", "*.log") for file in folder.glob(f"**/agent/{kind}")]
     logs = [file for file in found if file.is_file() and not file.is_symlink()]
@@ -197,6 +201,6 @@ def printed(trial_uri: str) -> str:
 
 
 def last_words(output: str) -> str:
-    """The end of a program's output in one line."""
+    """Return the end of a program's output in one line."""
     text = re.sub(r"\nstderr: None\s*$", "", output)
     return " ".join(text.split())[-LAST_OUTPUT:]

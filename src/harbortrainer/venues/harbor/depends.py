@@ -14,7 +14,8 @@ MOST = 200  # files, and services, of one trial that are kept
 
 @dataclass(frozen=True, slots=True)
 class Depends:
-    """`files`: paths that the container changed and verification opened; `services`: "tcp 8080 nginx", "process NAME".
+    """Causes of a reward. `files`: paths that the container changed and verification opened; `services`: "tcp 8080
+    nginx", "process NAME".
 
     `number`: of both, before they were cut; `watched`: False = what verification opened is not known.
     """

@@ -31,7 +31,7 @@ _Words = Annotated[list[_Word], BeforeValidator(lambda value: value.split(",") i
 
 
 class EngineOptions(BaseModel):
-    """`cap_add`: as Docker names them; it refuses one that it does not know.
+    """Options. `cap_add`: as Docker names them; it refuses one that it does not know.
 
     `prebuilt_only`: no Dockerfile is built in place of an image that cannot be pulled.
     """
@@ -54,7 +54,7 @@ _FIELDS = tuple(name for name in EnvironmentConfig.model_fields if name not in _
 def environment_config(
     environment_type: str, environment_kwargs: Mapping[str, Any], task_dir: Path, run_id: str
 ) -> EnvironmentConfig:
-    """The environment of a trial of `task_dir`.
+    """Return the environment of a trial of `task_dir`.
 
     `docker` is the Engine environment, or Harbor's own with our labels where the task has a compose file.
     `environment_kwargs` sets fields of Harbor's EnvironmentConfig (override_memory_mb, env, ...) and options of the
@@ -86,7 +86,7 @@ def environment_config(
 
 
 def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -> EnvironmentConfig:
-    """The environment with what the run's agent needs: its programs, mounted read-only, and memory of its own.
+    """Return environment with what the agent of `config` needs: its programs, mounted read-only, and memory of its own.
 
     A given override_memory_mb stays as it is. Raises UserError for tasks that only Terminus-2 can do here.
     """
@@ -106,14 +106,15 @@ def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -
 
 
 def check_agent_tasks(task_dirs: Iterable[Path], config: Config, template: ChatTemplate) -> None:
-    """Check that the run's agent works here, with all tasks and with the model's template. Raises UserError."""
+    """Check that the run's agents work here, with all tasks and with the model's template. Raises UserError."""
     check_agent(config)
-    if program_of(config) is None:
-        return
-    Prompts(template)
-    for task_dir in task_dirs:
+    configs = [one for one in by_agent(config) if program_of(one) is not None]
+    if configs:
+        Prompts(template)
+    for task_dir in task_dirs if configs else ():
         environment = environment_config(config.environment_type, config.environment_kwargs, task_dir, "")
-        with_agent(environment, task_dir, config)
+        for one in configs:
+            with_agent(environment, task_dir, one)
 
 
 def check_tasks(task_dirs: Collection[Path], environment_type: str, environment_kwargs: Mapping[str, Any]) -> None:
@@ -140,7 +141,7 @@ def _is_plain(task_dir: Path) -> bool:
 
 
 def python_warning(version: tuple[int, int, int] = sys.version_info[:3]) -> list[str]:
-    """One line where Harbor would unpack what comes from a sandbox service with a tarfile that has CVE-2025-4517."""
+    """Warn where Harbor would unpack a sandbox service's files with a tarfile that has CVE-2025-4517."""
     if version >= (3, 13, 4) or (3, 12, 11) <= version < (3, 13):
         return []
     shown = ".".join(map(str, version))

@@ -52,7 +52,7 @@ _log = logging.getLogger("harbortrainer")
 
 
 def most_limits(config: TaskConfig) -> float:
-    """Times a verifier's limit, for Harbor: for all verifications, and for the task's solution to run once for them."""
+    """Get times a verifier's limit, for Harbor: for all verifications, and for one run of the task's solution."""
     steps = (step.verifier.timeout_sec for step in config.steps or ())
     least = min([config.verifier.timeout_sec, *(own for own in steps if own)])
     return VERIFICATIONS + ((config.agent.timeout_sec or SOLUTION_SEC) + SETTLE_SEC) / least
@@ -197,7 +197,7 @@ class GradingVerifier(SafeVerifier):
 
 
 def unasked(causes: tuple[str, ...]) -> str:
-    """The detail of a trial whose reward depends on them, in one line."""
+    """Return the detail of a trial whose reward depends on them, in one line."""
     names = [name.encode("unicode_escape").decode("ascii")[:80] for name in causes[:SHOWN]]
     more = f" and {len(causes) - SHOWN} more" if len(causes) > SHOWN else ""
     return f"the reward depends on what the task does not ask for: {', '.join(names)}{more}"

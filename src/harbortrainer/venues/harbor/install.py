@@ -42,7 +42,7 @@ _TESTS_RAN = re.compile(
 
 
 def failed_install(task: Path, trial: Path) -> str:
-    """What the verifier could not install, so that its tests never ran; "" without signs of that. Blocks.
+    """Return what the verifier could not install, so that its tests never ran; "" without signs of that. Blocks.
 
     For trials that earned nothing. The signs, all of them: a script that installs something, an installer's error in
     its output, then a missing program or module that the script installs (or uv, which runs the tests, unable to
@@ -54,31 +54,31 @@ def failed_install(task: Path, trial: Path) -> str:
 
 
 def outputs(trial: Path) -> Iterator[str]:
-    """What the verifier of each step printed, its beginning and end. The agent may have made files of that name."""
+    """Get what the verifier of each step printed, its beginning and end. The agent may have made files of that name."""
     found = (file for folder in ("verifier", "steps/*/verifier") for file in trial.glob(f"{folder}/test-stdout.txt"))
     return (_read(file) for file in sorted(found))
 
 
 def fetching(script: str) -> list[str]:
-    """The commands of a shell script that fetch from the network, without those that only reach this host."""
+    """Return the commands of a shell script that fetch from the network, without those that only reach this host."""
     addresses = _ADDRESS.findall(script)
     only_local = bool(addresses) and all(re.fullmatch(_LOCAL, address) for address in addresses)
     return [word for line in _lines(script) for word in FETCHES.findall(line) if _goes_out(word, line, only_local)]
 
 
 def scripts(task: Path) -> list[Path]:
-    """The shell scripts of the task's verifier."""
+    """Return the shell scripts of the task's verifier."""
     return [*task.glob("tests/**/*.sh"), *task.glob("steps/*/tests/**/*.sh")]
 
 
 def code(file: Path) -> str:
-    """The text without comment lines."""
+    """Return the text without comment lines."""
     lines = file.read_bytes().decode(errors="replace").splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith("#"))
 
 
 def failed_fetch(output: str) -> str:
-    """The first line in which a program reports that it could not fetch something; "" = there is none."""
+    """Return the first line in which a program reports that it could not fetch something; "" = there is none."""
     return next((line for line in _FAILED.findall(output) if not re.search(_LOCAL, line)), "")
 
 

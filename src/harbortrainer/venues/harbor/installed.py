@@ -32,7 +32,7 @@ def __getattr__(name: str) -> type[BaseInstalledAgent]:
 
 @functools.cache
 def trainable(program: Program) -> type[BaseInstalledAgent]:
-    """Harbor's class of this agent with the methods of `_Trainable`."""
+    """Return Harbor's class of this agent with the methods of `_Trainable`."""
     with_litellm()
     harbors = pkgutil.resolve_name(program.harbors)
     own = {"program": program}
@@ -54,12 +54,12 @@ class _Trainable(BaseInstalledAgent):
         return dataclasses.replace(super().model_connection, resolved_base_url=None, inferred_base_url=None)
 
     async def set_web_tools_disabled(self, disabled: bool, environment: Any) -> None:
-        """Does what Harbor does, without its error for agents that have no such tools."""
+        """Do what Harbor does, without its error for agents that have no such tools."""
         if self.capabilities.native_web_tools:
             await super().set_web_tools_disabled(disabled, environment)
 
     def get_version_command(self) -> str | None:
-        """The version that was packed, at once; for a program of the image Harbor's own command."""
+        """Return the version that was packed, at once; for a program of the image Harbor's own command."""
         own = super().get_version_command() or "false"
         return f"cut -s -d' ' -f2 {MOUNT}/{self.name()}.lock 2>/dev/null || {{ {own}; }}"
 
@@ -67,10 +67,10 @@ class _Trainable(BaseInstalledAgent):
         return await super()._exec(environment, f'export PATH="{MOUNT}/bin:$PATH"; {command}', *args, **named)
 
     async def install(self, environment: Any) -> None:
-        """Installs nothing: `setup` has found the program."""
+        """Install nothing: `setup` has found the program."""
 
     def populate_context_post_run(self, context: Any) -> None:
-        """Harbor's reading of the agent's log, which a killed agent cuts off and the policy may have written."""
+        """Read the agent's log as Harbor does, which a killed agent cuts off and the policy may have written."""
         try:
             if sum(file.stat().st_size for file in self.logs_dir.rglob("*") if file.is_file()) <= LOG_BYTES:
                 super().populate_context_post_run(read := type(context)())
@@ -95,7 +95,7 @@ class _Trainable(BaseInstalledAgent):
 
     @boundary
     async def run(self, instruction: str, environment: Any, context: Any) -> None:
-        """One session, ended when the trial is over. A program that fails is noted, and its work is graded."""
+        """Run one session, ended when the trial is over. A program that fails is noted, and its work is graded."""
         session, reason = self._session, "interrupted"
         session.failure = ""
         work = asyncio.ensure_future(super().run(instruction, environment, context))

@@ -26,7 +26,7 @@ Verdict = tuple[Outcome, str, float | None]  # outcome, detail in one line, rewa
 
 
 def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
-    """Outcome, detail and reward of a finished trial; only trainable outcomes have a reward."""
+    """Return the outcome, detail and reward of a finished trial; only trainable outcomes have a reward."""
     if llm.fault is not None:
         return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(llm.fault), None
     if (lost := without_grade(result)) is not None:
@@ -44,7 +44,7 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
 
 
 def without_grade(result: "TrialResult") -> Verdict | None:
-    """The verdict on a trial whose grade an exception prevented; None = none did."""
+    """Return the verdict on a trial whose grade an exception prevented; None = none did."""
     if (fault := ungraded(result)) is None:
         return None
     detail = f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}"
@@ -52,7 +52,7 @@ def without_grade(result: "TrialResult") -> Verdict | None:
 
 
 def read_reward(rewards: dict[str, float | int] | None) -> tuple[float | None, str]:
-    """The value of `reward`, else the only number; or None and the reason."""
+    """Return the value of `reward`, else the only number; or None and the reason."""
     if not rewards:
         return None, "the verifier left no reward"
     if "reward" not in rewards and len(rewards) > 1:
@@ -62,13 +62,13 @@ def read_reward(rewards: dict[str, float | int] | None) -> tuple[float | None, s
 
 
 def recorded(result: "TrialResult") -> "list[ExceptionInfo]":
-    """Every exception that Harbor kept, the trial's before those of its steps."""
+    """Return every exception that Harbor kept, the trial's before those of its steps."""
     found = [result.exception_info, *(step.exception_info for step in result.step_results or [])]
     return [info for info in found if info is not None]
 
 
 def ungraded(result: "TrialResult") -> "ExceptionInfo | None":
-    """The first exception that prevented a grade; a timeout of the agent does not."""
+    """Return the first exception that prevented a grade; a timeout of the agent does not."""
     from harbor.trial.errors import AgentTimeoutError
 
     return next((info for info in recorded(result) if info.exception_type != AgentTimeoutError.__name__), None)

@@ -6,7 +6,8 @@ from typing import Any
 
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
-from harbortrainer.plugins import Brought, plugin
+from harbortrainer.learning.agents import by_agent
+from harbortrainer.plugins import Brought, known, plugin
 
 TERMINUS = "terminus-2"  # acts from this process
 MOUNT = "/opt/agents"  # where containers see agents_dir; scripts/agents/pack writes it into the programs
@@ -22,7 +23,7 @@ MEMORY_MB = 1024  # of a program of which nothing is known
 class Program:
     """An agent that is a program in the container. `harbors`: MODULE:CLASS of Harbor's agent; `program`: its command.
 
-    `memory_mb`: what it takes beside the work, measured and rounded up. `env`: variables of its process; {key} is the
+    `memory_mb`: its memory beside the work, measured and rounded up. `env`: variables of its process; {key} is the
     trial's key, in a name that Harbor masks in its files. `model`: the model's name as the agent is given it.
     """
 
@@ -38,7 +39,7 @@ class Program:
         return f"harbortrainer.venues.harbor.installed:{self.name.replace('-', '_')}"
 
     def environment(self, key: str) -> dict[str, str]:
-        """Variables of its process: the API's address, and the key."""
+        """Return variables of its process: the API's address, and the key."""
         return {name: value.replace("{key}", key) for name, value in self.env}
 
 
@@ -46,12 +47,12 @@ PROGRAMS: dict[str, Program] = {}  # by name, once a setting has named them
 
 
 def program_of(config: Config) -> Program | None:
-    """The agent in containers that a run has; None: Terminus-2, in this process. Raises UserError."""
+    """Return the agent in containers that `config` names, one; None: Terminus-2, in this process. Raises UserError."""
     return None if config.agent == TERMINUS else named("agent", config.agent)
 
 
 def named(field: str, agent: str) -> Program:
-    """The agent in containers that a setting names. Raises UserError."""
+    """Return the agent in containers that a setting names. Raises UserError."""
     brought = plugin("agents", field, agent)
     made = brought.value if isinstance(brought.value, Program) else _of_class(brought)
     if (first := PROGRAMS.setdefault(made.name, made)) != made:
@@ -73,13 +74,12 @@ def _of_class(brought: Brought) -> Program:
 
 
 def agent_memory(config: Config) -> int:
-    """MB that the run's agent takes in the container, beside the task's; 0: it acts from this process."""
-    program = program_of(config)
-    return program.memory_mb if program is not None else 0
+    """Get most MB that an agent of the run takes in the container, beside the task's; 0: it acts from this process."""
+    return max(program.memory_mb if (program := program_of(one)) else 0 for one in by_agent(config))
 
 
 def mounts(config: Config) -> list[dict[str, Any]]:
-    """Of the programs, read-only: the same for every trial, and the policy cannot rewrite its agent."""
+    """Return the mounts of the programs, the same for every trial; read-only: the policy cannot rewrite its agent."""
     if config.agents_dir is None:
         return []
     source = str(Path(config.agents_dir).resolve())
@@ -87,13 +87,23 @@ def mounts(config: Config) -> list[dict[str, Any]]:
 
 
 def check_agent(config: Config) -> None:
-    """Raises UserError for settings of an agent that cannot run."""
-    program = program_of(config)
-    if program is None:
+    """Raises UserError for settings of agents that cannot run, or not together."""
+    configs = by_agent(config)
+    if len(configs) > 1 and config.agent_kwargs:
+        raise UserError(
+            f"agent_kwargs={config.agent_kwargs}: options of one agent, and agent={config.agent} names several; leave "
+            "agent_kwargs out, or name one agent"
+        )
+    if not any(map(program_of, configs)):
         for name, value in (("agent_kwargs", config.agent_kwargs), ("agents_dir", config.agents_dir)):
             if value:
                 raise UserError(f"{name}={value}: agent={TERMINUS} has none; choose another agent, or leave it out")
-        return
+    for one in configs:
+        if (program := program_of(one)) is not None:
+            _check_program(program, config)
+
+
+def _check_program(program: Program, config: Config) -> None:
     if config.environment_type != "docker":
         raise UserError(
             f"agent={program.name}: environment_type={config.environment_type} cannot reach this process's model API; "
@@ -101,5 +111,5 @@ def check_agent(config: Config) -> None:
         )
     if config.agents_dir is not None and not (Path(config.agents_dir) / "bin" / program.program).is_file():
         pack = f"run scripts/agents/pack {config.agents_dir} {program.name}"
-        fix = "put the program there" if ":" in config.agent else pack
+        fix = pack if program.name in known("agents") else "put the program there"
         raise UserError(f"agents_dir={config.agents_dir}: it has no bin/{program.program}; {fix}")

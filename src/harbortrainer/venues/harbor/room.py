@@ -15,6 +15,7 @@ from harbortrainer.docker.checks.host import cleaned, maker
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.images.supply import ImageSupply, builds_at_once
 from harbortrainer.harbor import quiet_harbor_log, write_job_files
+from harbortrainer.learning.agents import by_agent
 from harbortrainer.rollout.fleet import Cluster, Fleet, FleetHost
 from harbortrainer.rollout.gates import UNOBSERVED
 from harbortrainer.rollout.venue import RunParts, Say
@@ -34,7 +35,7 @@ class HarborRoom:
         self._docker, self._run_id, self._cluster = docker, run.run_id, cluster
         self.agent, self.gate = run.config.agent, run.gates.containers
         daemon = Daemon(run.config.outage_limit_sec, docker.ping)
-        agents = AgentService.of(run.template) if program_of(run.config) is not None else None
+        agents = AgentService.of(run.template) if any(map(program_of, by_agent(run.config))) else None
         self.local = LocalHost(run, daemon, new_trial, agents)
         self._supply: ImageSupply | None = None
         observer = UNOBSERVED if cluster is None else run.observer
@@ -94,7 +95,7 @@ class HarborRoom:
             self._supply.expect(list(map(folder_of, tasks)))
 
     def supplied(self, task: Task) -> AbstractAsyncContextManager[str]:
-        """The task's images; hosts of a cluster make their own, all of them when they join."""
+        """Return the task's images; hosts of a cluster make their own, all of them when they join."""
         return contextlib.nullcontext("") if self._supply is None else self._supply.supplied(folder_of(task))
 
     def close_batch(self, trials_dir: Path, n_trials: int) -> None:
@@ -106,11 +107,10 @@ class HarborRoom:
 
 
 async def warm_up(config: Config) -> None:
-    """Import Harbor's agent in a thread, before the first trial needs it: some bring litellm, for seconds."""
-    program = program_of(config)
-    await asyncio.to_thread(
-        pkgutil.resolve_name, program.import_path if program else "harbortrainer.venues.harbor.terminus"
-    )
+    """Import Harbor's agents in a thread, before the first trial needs one: some bring litellm, for seconds."""
+    for program in map(program_of, by_agent(config)):
+        path = program.import_path if program else "harbortrainer.venues.harbor.terminus"
+        await asyncio.to_thread(pkgutil.resolve_name, path)
     gc.collect()
     gc.freeze()  # modules: a collection in the middle of a batch need not walk through them
     quiet_harbor_log()

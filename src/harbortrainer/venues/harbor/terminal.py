@@ -77,7 +77,7 @@ class Screen:
 
 
 def turn_script(steps: Sequence[TypedStep], send: Callable[[str], str], capture: str, pane: Pane | None) -> str:
-    """A script that takes the steps in order, then runs `capture`. Without a `pane` every step takes its whole time.
+    """Get script that takes the steps in order, then runs `capture`. Without a `pane` every step takes its whole time.
 
     It finds the end of a command from /proc and the terminal's mode (`terminal.sh`), invisibly to the policy.
     `send(keys)` is the shell command that types keys; if it fails, the script prints FAILED and the step's number and
@@ -101,7 +101,7 @@ def turn_script(steps: Sequence[TypedStep], send: Callable[[str], str], capture:
 
 
 def start_script(launch: str, session: str) -> str:
-    """A script that runs `launch`, prints its output (a Pane: shell, tmux, terminal), and awaits the first prompt."""
+    """Get script that runs `launch`, prints its output (a Pane: shell, tmux, terminal), and awaits the first prompt."""
     column = f"tmux display-message -p -t {session} '#{{cursor_x}}'"
     return f"""{IN_SHELL}
 {_library()}
@@ -121,7 +121,7 @@ fi
 
 
 def failed_step(stdout: str) -> int | None:
-    """The number of the step that `turn_script` could not type."""
+    """Return the number of the step that `turn_script` could not type."""
     found = re.search(rf"^{FAILED}(\d+)\s*$", stdout, re.MULTILINE)
     return int(found[1]) if found else None
 
@@ -204,7 +204,7 @@ class Terminal(TmuxSession):
 
     @override
     async def is_session_alive(self) -> bool:
-        """The state at the last command: Terminus-2 asks before every turn, and asking tmux costs a process."""
+        """Return the state at the last command: Terminus-2 asks before every turn, and asking tmux costs a process."""
         return not self.ended
 
     async def take_turn(self, commands: "Sequence[Command]") -> str:
@@ -227,7 +227,7 @@ class Terminal(TmuxSession):
 
     @override
     async def capture_pane(self, capture_entire: bool = False) -> str:
-        """The screen after the last turn; empty when the session has ended."""
+        """Return the screen after the last turn; empty when the session has ended."""
         if self.ended or self._screen is None:
             return ""
         return self._screen.text if capture_entire else self._screen.visible

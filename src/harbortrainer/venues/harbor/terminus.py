@@ -33,7 +33,9 @@ LONGEST_WAIT_SEC = 60.0
 
 
 class AnswerParser(TerminusJSONPlainParser):
-    """Never raises; counts answers that do not parse; removes text that cannot be typed, logged or stored."""
+    """A parser that never raises; counts answers that do not parse; removes text that cannot be typed, logged or
+    stored.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +89,7 @@ class TrainableTerminus2(Terminus2):
 
     @override
     async def set_web_tools_disabled(self, disabled: bool, environment: BaseEnvironment) -> None:
-        """Does nothing: Terminus-2 has no web tools; Harbor's own method logs an error in trials without a network."""
+        """Do nothing: Terminus-2 has no web tools; Harbor's own method logs an error in trials without a network."""
 
     @override
     @boundary
@@ -108,7 +110,10 @@ class TrainableTerminus2(Terminus2):
     @override
     @boundary
     async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
-        """One attempt at the task. Raises SamplingError and RuntimeError (Docker), which the policy did not cause."""
+        """Make one attempt at the task.
+
+        Raises SamplingError and RuntimeError (Docker), which the policy did not cause.
+        """
         reason: StopReason = "interrupted"
         self._confirmed = False
         deadline = Clock(self._policy.deadline, self._policy.lost)

@@ -16,6 +16,7 @@ from harbortrainer.docker.keeping.disk_guard import eviction_reason
 from harbortrainer.docker.network.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting, raise_noted
+from harbortrainer.learning.agents import of_trial
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.policy.conversation import Conversation
@@ -54,7 +55,7 @@ NewTrial = Callable[["TrialConfig"], Awaitable["Trial"]]
 
 @dataclass(eq=False)
 class LocalHost(FleetHost):
-    """This process runs the trials, on the daemon that DOCKER_HOST names or at a sandbox service."""
+    """A host in this process, on the daemon that DOCKER_HOST names or at a sandbox service."""
 
     parts: RunParts
     daemon: Daemon
@@ -113,12 +114,13 @@ class LocalHost(FleetHost):
     @contextlib.asynccontextmanager
     async def _policy(self, request: TrialRequest) -> AsyncIterator[Policy]:
         """What the trial's agent asks. Raises UserError at the end, for an agent whose first prompt is too long."""
-        if self.agents is None:
+        config = of_trial(self.parts.config, request.name)
+        if self.agents is None or program_of(config) is None:
             with conversing(TinkerLLM, request, self.parts) as llm:
                 yield llm
         else:
             with conversing(Conversation, request, self.parts) as conversation:
-                async with self.agents.session(conversation, self.parts.config) as session:
+                async with self.agents.session(conversation, config) as session:
                     yield session
 
     async def close(self) -> None:
@@ -183,7 +185,7 @@ async def _install_verdict(request: TrialRequest, host: LocalHost, graded: Verdi
 
 
 def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "TrialConfig":
-    """Harbor's description of the trial, stored as JSON: the agent finds what is live by the trial's name.
+    """Return Harbor's description of the trial, stored as JSON: the agent finds what is live by the trial's name.
 
     `key`: of an agent in the container; Harbor masks it in its files.
     """
@@ -192,7 +194,7 @@ def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "Tria
 
     from harbortrainer.venues.harbor.environment import environment_config, with_agent
 
-    config, folder = host.parts.config, folder_of(request.task)
+    config, folder = of_trial(host.parts.config, request.name), folder_of(request.task)
     task = TaskFile.model_validate_toml((folder / "task.toml").read_text())
     environment = environment_config(config.environment_type, config.environment_kwargs, folder, host.parts.run_id)
     return TrialConfig(
@@ -229,7 +231,7 @@ def _agent_config(trial: str, config: Config, key: str) -> "AgentConfig":
 
 
 async def run_to_end[T](work: Coroutine[Any, Any, T], clock: AbstractAsyncContextManager[object]) -> T:
-    """Result of `work`; late by the clock or cancelled, `work` is cancelled once and its clean-up awaited.
+    """Return the result of `work`; late by the clock or cancelled, `work` is cancelled once and its clean-up awaited.
 
     A second cancellation would make Harbor return while its container is up. Raises TimeoutError, CancelledError.
     """
@@ -258,7 +260,7 @@ async def _settle(task: "asyncio.Task[Any]") -> None:
 
 
 def stage_times(result: "TrialResult", turns: Sequence[Turn]) -> dict[str, float]:
-    """Seconds of each stage that ran; `sampling` is the part of `agent` that waited for the policy."""
+    """Return seconds of each stage that ran; `sampling` is the part of `agent` that waited for the policy."""
     steps = result.step_results or [result]  # a multi-step task has an agent and a verifier phase for every step
     stages = {
         "environment": [result.environment_setup],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # slow to import, and a list of tasks needs none of it
 
 
 def load_template(config: Config) -> "ChatTemplate":
-    """The run's chat template. Blocks. Raises UserError."""
+    """Return the run's chat template. Blocks. Raises UserError."""
     from harbortrainer.policy.chat_template import ChatTemplate
 
     return ChatTemplate.load(config.model_name, config.enable_thinking, config.tool_format)
@@ -28,7 +28,8 @@ def load_template(config: Config) -> "ChatTemplate":
 
 @dataclass(frozen=True, slots=True)
 class HarborVenue:
-    """`host`, `new_trial`: a test's replacements of the environments' host and of Harbor's trials.
+    """The venue of folders. `host`, `new_trial`: a test's replacements of the environments' host and of Harbor's
+    trials.
 
     `load_template`, `silence_sec`: how another machine loads the chat template; its silence, after which it is lost.
     """
@@ -42,11 +43,11 @@ class HarborVenue:
     identify = staticmethod(identify_folder)
 
     def find(self, name: str) -> tuple[str, str]:
-        """Folder and version of a source. Raises UserError."""
+        """Return the folder and version of a source. Raises UserError."""
         return find_folder(name)
 
     def names(self, place: str) -> list[str]:
-        """Names of the task directories in a folder. Raises UserError."""
+        """Return names of the task directories in a folder. Raises UserError."""
         return [path.name for path in task_paths(place)]
 
     def load(self, place: str, excluded: Collection[str]) -> list[Task]:
@@ -54,7 +55,7 @@ class HarborVenue:
         return load_tasks(place, excluded)
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
-        """Warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
+        """Return warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
         from harbortrainer.docker.images.supply import builds_at_once
         from harbortrainer.rollout.venue import STEPS_AHEAD
         from harbortrainer.venues.harbor.environment import check_agent_tasks, check_tasks, python_warning
@@ -74,7 +75,7 @@ class HarborVenue:
         return [*lines, *host.needs(folders, builds_at_once(), ahead)]
 
     def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
-        """The most environments at once, and what bounds them. Raises UserError."""
+        """Return the most environments at once, and what bounds them. Raises UserError."""
         from harbortrainer.venues.harbor.program import agent_memory
 
         folders = list(map(folder_of, tasks))

@@ -42,7 +42,7 @@ Check = Callable[[str | None, Iterable[Address], str], Awaitable[Reach | None]]
 
 
 async def is_networks_fault(task: Path, trial: Path, check: Check, run_id: str) -> bool:
-    """Whether the verifier, whose output in `trial` shows that it could not install, could not because of the network.
+    """Tell if the verifier, whose output in `trial` shows that it could not install, could not because of the network.
 
     False for a verifier without a network. True for one in a container of its own, which no policy reaches. Otherwise
     `check` tries the addresses that the verifier's scripts and its output name; true when it cannot.
@@ -79,7 +79,7 @@ def blames_network(scripted: Collection[Address], named: Collection[Address], re
 
 
 def verifier_has_network(config: TaskConfig) -> bool:
-    """Whether a verifier of the task may use the network."""
+    """Return whether a verifier of the task may use the network."""
     verifiers = [config.verifier, *(step.verifier for step in config.steps or ())]
     modes = set()
     for verifier in verifiers:
@@ -89,12 +89,12 @@ def verifier_has_network(config: TaskConfig) -> bool:
 
 
 def scripted_addresses(task: Path) -> set[Address]:
-    """Of the URLs in the shell scripts of the task's verifier."""
+    """Return the addresses of the URLs in the shell scripts of the task's verifier."""
     return set(_addresses(_URL, "\n".join(code(file) for file in scripts(task))))
 
 
 def named_addresses(output: str) -> set[Address]:
-    """Of the lines of a verifier's output that report trouble."""
+    """Return the addresses in the lines of a verifier's output that report trouble."""
     found: set[Address] = set()
     for line in output.splitlines():
         if _TROUBLE.search(line):

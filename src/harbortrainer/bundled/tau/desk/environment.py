@@ -20,7 +20,7 @@ Status = Literal["pending", "shipped", "delivered", "cancelled", "returned"]
 
 
 class Order(BaseModel):
-    """`user_id`: the customer's name; `city`: where it is, or goes to while it is pending."""
+    """An order. `user_id`: the customer's name; `city`: where it is, or goes to while it is pending."""
 
     user_id: str
     item: str
@@ -144,7 +144,7 @@ class Tools:
 
 
 class Environment:
-    """As much of tau2's environment as a conversation needs; its user has no tools."""
+    """The part of tau2's environment that a conversation needs; its user has no tools."""
 
     policy = POLICY
     user_tools = None
@@ -156,7 +156,7 @@ class Environment:
         return TOOLS
 
     def sync_tools(self) -> None:
-        """One database: nothing to bring into line."""
+        """Do nothing: there is one database."""
 
     def make_tool_call(self, tool_name: str, /, requestor: str = "assistant", **arguments: Any) -> str:
         """Run a tool. Raises ToolError."""

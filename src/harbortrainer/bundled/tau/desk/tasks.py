@@ -34,7 +34,7 @@ _CANCEL = (
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`status`: of the order; `tool`: the right call, "" = none; `share`: of all."""
+    """A kind of task. `status`: of the order; `tool`: the right call, "" = none; `share`: of all."""
 
     name: str
     status: str
@@ -144,7 +144,7 @@ class Case:
         return {*self.name.split(), self.order_id, self.city, self.new_city}
 
     def task(self, key: str) -> dict[str, Any]:
-        """The task as JSON values."""
+        """Return the task as JSON values."""
         arguments = {"order_id": self.order_id} | ({"city": self.new_city} if self.kind.tool == "change_city" else {})
         reason = self.wording.format(item=self.item, new_city=self.new_city)
         instructions = {"reason_for_call": reason, "known_info": KNOWN.format(name=self.name)}
@@ -171,7 +171,7 @@ class Words:
 
 
 def make_case(kind: Kind, words: Words, rng: random.Random) -> Case:
-    """A customer with one order."""
+    """Return a customer with one order."""
     name, item = f"{words.word()} {words.word()}", rng.choice(ITEMS)
     return Case(
         kind, name, item, words.word(), city=words.word(), new_city=words.word(), wording=rng.choice(kind.wordings)
@@ -192,7 +192,7 @@ class Data:
 
 @cache
 def cases() -> dict[str, tuple[str, Case]]:
-    """Side and case by id, e.g. `cancel-3`. The same at every call and in every process."""
+    """Return side and case by id, e.g. `cancel-3`. The same at every call and in every process."""
     rng = random.Random(SEED)
     words = Words(rng)
     found: dict[str, tuple[str, Case]] = {}
@@ -205,7 +205,7 @@ def cases() -> dict[str, tuple[str, Case]]:
 
 @cache
 def data() -> Data:
-    """All tasks, their split, and a database of their orders and customers."""
+    """Return all tasks, their split, and a database of their orders and customers."""
     found = cases()
     split = {side: [key for key, (of, _) in found.items() if of == side] for side in SIZES}
     orders = {case.order_id: case.order for _, case in found.values()}
@@ -220,5 +220,5 @@ def data() -> Data:
 
 
 def new_environment() -> environment.Environment:
-    """The shop at the start of every task."""
+    """Return the shop at the start of every task."""
     return environment.Environment(Shop.model_validate(data().database))
