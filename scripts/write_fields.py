@@ -124,6 +124,7 @@ group; "graded" means that the verifier gave it a reward.
 `NAME/domain/…`, `NAME/source/…` and `NAME/difficulty/…` cover the tasks of one domain (`metadata.category` of
 task.toml), one source, or one part of the measured difficulty ([tasks.md](tasks.md#difficulty)), if a run has several.
 The 20 with the most tasks have their own columns; the others share `other`.
+`NAME/agent/…` covers the groups of one agent, if `agent` names several.
 
 | question | look first at |
 | --- | --- |

@@ -142,7 +142,7 @@ def with_litellm() -> None:
 
 
 def task_config(task_dir: Path) -> "TaskConfig":
-    """What the task.toml of a task directory says. Raises OSError, ValueError."""
+    """Read what the task.toml of a task directory says. Raises OSError, ValueError."""
     return _parsed((task_dir / "task.toml").read_text())
 
 

@@ -121,7 +121,7 @@ async def get(args: GetArgs) -> int:
 
 
 def needs(folder: Path) -> list[str]:
-    """Lines on what the tasks of a folder need besides Docker: prebuilt images, the network."""
+    """Return lines on what the tasks of a folder need besides Docker: prebuilt images, the network."""
     from harbortrainer.qualify.findings import fetches  # it imports what runs trials: two seconds
 
     tasks = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]

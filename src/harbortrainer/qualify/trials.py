@@ -190,7 +190,7 @@ class QualificationTrials:
         return trial
 
     def is_watched(self, task: Path) -> bool:
-        """Whether verification runs beside the agent's work, and can be watched or need not be."""
+        """Return whether verification runs beside the agent's work, and can be watched or need not be."""
         separate = resolve_task_verifier_mode(task_config(task)) is VerifierEnvironmentMode.SEPARATE
         return separate or self._environment(task).import_path == ENGINE_ENVIRONMENT
 

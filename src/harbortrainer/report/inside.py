@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def read_inside(folder: Path, file: Path, most: int = -1) -> tuple[bytes, int] | None:
-    """The first `most` bytes and the size; None for what is no plain file below `folder`, also by way of links."""
+    """Read the first `most` bytes and the size; None for what is no plain file below `folder`, also by way of links."""
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             found = os.fstat(opened.fileno())

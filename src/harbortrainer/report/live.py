@@ -45,7 +45,7 @@ class Feed:
         self.pieces = [Pieces(base_model(one.run) if one.run.config.is_file() else "") for one in self.records]
 
     def data(self) -> tuple[str, bytes]:
-        """A name of this state, and the gzipped JSON. Runs that cannot be read just now stay as they were."""
+        """Return a name of this state, and the gzipped JSON. Runs that cannot be read just now stay as they were."""
         with self._lock:
             if time.monotonic() >= self._next and (stamp := self._stamped()) != self._stamp:
                 try:
@@ -56,7 +56,7 @@ class Feed:
             return self._name, self._body
 
     def trial(self, run: int, index: int) -> tuple[RunRecord, TrialRow]:
-        """As it is now. Raises HTTPException."""
+        """Return it as it is now. Raises HTTPException."""
         self.data()
         try:
             record = self.records[run]

@@ -94,7 +94,7 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
 
 
 def conversation(folder: Path) -> list[dict[str, Any]]:
-    """Messages of a trial's trajectory.json (ATIF): role and text; of the agent also `calls` and what it `saw`.
+    """Return messages of a trial's trajectory.json (ATIF): role and text; of the agent also `calls` and what it `saw`.
 
     `at`: seconds after the first one. [] = none, or just being written.
     """

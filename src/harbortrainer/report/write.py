@@ -31,7 +31,7 @@ _SCRIPTS = (
 
 
 def as_json(value: Any) -> str:
-    """JSON whose NaN and infinities are null: a browser reads none."""
+    """Return JSON whose NaN and infinities are null: a browser reads none."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -39,12 +39,12 @@ def as_json(value: Any) -> str:
 
 
 def packed(value: Any) -> str:
-    """JSON, gzipped, in base64, which needs no escaping in HTML."""
+    """Return JSON, gzipped, in base64, which needs no escaping in HTML."""
     return base64.b64encode(gzip.compress(as_json(value).encode(), 6, mtime=0)).decode()
 
 
 def page(title: str, blobs: Mapping[str, str]) -> str:
-    """The HTML. `blobs`: values from `packed` by name; without any the page asks its server for them.
+    """Return the HTML. `blobs`: values from `packed` by name; without any the page asks its server for them.
 
     By its policy, browsers run no script but the page's own.
     """
@@ -104,7 +104,7 @@ def write_report(*runs: Path, out: Path | None = None, panels: int = MOST_PANELS
 
 
 def page_data(records: Sequence[RunRecord]) -> dict[str, Any]:
-    """What the page draws, but for its trials in full."""
+    """Collect what the page draws, but for its trials in full."""
     names = sorted({name for record in records for name in record.shown["metrics"]["values"]})
     metrics = {name: metric_of(name) for name in names}
     return {
@@ -167,7 +167,7 @@ def _link(record: RunRecord, target: Path) -> str:
 
 
 def distinct(names: Sequence[str]) -> list[Path]:
-    """Folders of runs. Raises UserError for one named twice."""
+    """Return folders of runs. Raises UserError for one named twice."""
     runs = [Path(name) for name in names]
     if len({path.resolve() for path in runs}) < len(runs):
         raise UserError("run_dir: the same folder is named twice; name each run once")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """`name` may have `*`; without a name `what` holds for the whole group. Texts are Markdown."""
+    """A row of the catalogue. `name` may have `*`; without a name `what` holds for the whole group. Texts are Markdown."""
 
     group: str
     name: str
@@ -26,12 +26,12 @@ class Metric(NamedTuple):
 
 @cache
 def metrics() -> tuple[Metric, ...]:
-    """All rows, in the order of the page."""
+    """Return all rows, in the order of the page."""
     with Path(__file__).with_name("catalogue.csv").open(newline="") as file:
         return tuple(Metric(**row) for row in csv.DictReader(file))
 
 
 def metric_of(name: str) -> Metric:
-    """The row of a metric of a run; one of unit "value" for a name that has none."""
+    """Return the row of a metric of a run; one of unit "value" for a name that has none."""
     found = (one for one in metrics() if one.name and fnmatchcase(name, one.name))
     return next(found, Metric("", name, "value", "", ""))

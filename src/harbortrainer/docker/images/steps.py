@@ -27,7 +27,7 @@ class _Build:
     done: int = 0
 
     def makes_first(self, steps: list[str]) -> bool:
-        """Whether it has yet to make a RUN that others with these steps begin with, too."""
+        """Return whether it has yet to make a RUN that others with these steps begin with, too."""
         shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(self.steps, steps, strict=False))
         return any(own.upper().startswith("RUN") for own, _ in list(shared)[self.done :])
 

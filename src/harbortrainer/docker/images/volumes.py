@@ -16,7 +16,7 @@ _log = logging.getLogger("harbortrainer")
 
 
 def without_volumes(reference: str) -> str:
-    """The image itself if it has no VOLUME; else the name of one of the same layers that has none.
+    """Return the image itself if it has no VOLUME; else the name of one of the same layers that has none.
 
     Where Docker cannot make that: one warning, and the image itself. Raises docker.errors.ImageNotFound, APIError.
     """

@@ -50,7 +50,7 @@ def network_files(output: bytes) -> list[str]:
 
 
 def removal_script(paths: Sequence[str]) -> list[str]:
-    """Lines that remove the paths."""
+    """Return lines that remove the paths."""
     return [f"rm -rf -- {' '.join(map(_pattern, paths[at : at + _MANY]))}" for at in range(0, len(paths), _MANY)]
 
 

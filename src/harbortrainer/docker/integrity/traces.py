@@ -117,7 +117,7 @@ class Trace:
         self.followed |= threads
 
     def take(self) -> list[Call]:
-        """The calls since the last time, at most MOST_CALLS; takes in `forked`, too."""
+        """Return the calls since the last time, at most MOST_CALLS; takes in `forked`, too."""
         with self.instance.lock:
             self.instance.read()
             found, self._found = self._found, []
@@ -270,7 +270,7 @@ class Instance:
             trace.lost = True
 
     def give_back(self, trace: Trace) -> None:
-        """What its threads do from now on is nobody's, and is not recorded any more where nothing else is lent.
+        """Leave what its threads do from now on to nobody; record nothing any more where nothing else is lent.
 
         To begin and to end takes the kernel 50 ms and more. Raises OSError.
         """

@@ -115,7 +115,7 @@ def open_for(tasks: Sequence[Path]) -> None:
 
 
 def uses_network(task: Path) -> bool:
-    """Whether a container of the task joins the network of trials; Compose creates networks of its own."""
+    """Return whether a container of the task joins the network of trials; Compose creates networks of its own."""
     config = task_config(task)
     if (task / "environment" / COMPOSE).exists():
         return False

@@ -18,6 +18,7 @@ from harbortrainer.docker.checks.preflight import network_modes
 from harbortrainer.durable.facts import fact
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import task_config
+from harbortrainer.learning.agents import by_agent
 from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.plugins import FORM, bring
 from harbortrainer.policy.chat_template import ChatTemplate
