@@ -19,7 +19,7 @@ _SETTLED_NS = 50_000_000  # a file that changed less than this before it was rea
 
 
 def fact(task: Path, name: str, find: Callable[[], Any]) -> Any:
-    """Return the JSON value that `find` gives for a task directory, found again only when a stat of its files has changed."""
+    """Return the JSON value that `find` gives for a task directory, found again when a stat of its files changed."""
     folder, _, of = str(task).rpartition("/")
     return _store(folder).get(of, _stamp(str(task)), name, find)
 

@@ -68,7 +68,7 @@ def digest(folder: Path) -> str:
 
 
 def names_below(folder: Path | str) -> list[str]:
-    """List relative paths of the files, and links to files, in a folder and in those below; in the order of paths."""
+    """Return relative paths of the files, and links to files, in a folder and in those below; in the order of paths."""
     below = (f"{at}/{name}" for at, _, names in os.walk(folder) for name in names)
     found = (path[len(str(folder)) + 1 :] for path in below if os.path.isfile(path))
     return sorted(found, key=lambda name: name.split("/"))

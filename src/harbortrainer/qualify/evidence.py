@@ -69,7 +69,7 @@ def _texts(trial: Path, name: str) -> list[str]:
 
 
 def why_failed(task: Path, left: Evidence, fault: str, *, late: bool) -> str:
-    """Name the cause first, then what else failed. `fault`: what prevented a grade; `late`: the agent's limit was over."""
+    """Return the cause, then what else failed. `fault`: what prevented a grade; `late`: the agent's limit was over."""
     config = task_config(task)
     if fault:
         return _of_fault(fault, left, config)

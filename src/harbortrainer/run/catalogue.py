@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """A row of the catalogue. `name` may have `*`; without a name `what` holds for the whole group. Texts are Markdown."""
+    """A row of the catalogue. `name` may have `*`; without one `what` holds for the whole group. Texts are Markdown."""
 
     group: str
     name: str

@@ -283,7 +283,7 @@ def _refuse_changed(environment_dir: Path, digest: str, reference: str) -> None:
 
 
 def content_digest(environment_dir: Path) -> str:
-    """Return SHA-256 over names, kinds, modes and contents of the build context, read again only when a stat changed."""
+    """Return SHA-256 over names, kinds, modes and contents of the build context, read again when a stat changed."""
     stats = {name: os.lstat(f"{environment_dir}/{name}") for name in _context(environment_dir)}
     fingerprint = hash(tuple((name, s.st_mode, s.st_size, s.st_mtime_ns) for name, s in stats.items()))
     known, known_digest = _digests.get(environment_dir, (None, ""))

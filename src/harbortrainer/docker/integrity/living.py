@@ -137,7 +137,7 @@ def pids_of(first: int, most: int = MOST_PROCESSES) -> list[int]:
 
 
 def listed_of(first: int) -> list[int]:
-    """List the processes of the container of `first` at one moment, by its control group.
+    """Return the processes of the container of `first` at one moment, by its control group.
 
     [] where that is not readable, or has groups below it. So a process is found, too, that lives only until it has
     started its successor; and a look takes no longer beside a hundred containers.

@@ -270,7 +270,7 @@ class Instance:
             trace.lost = True
 
     def give_back(self, trace: Trace) -> None:
-        """Leave what its threads do from now on to nobody; record nothing any more where nothing else is lent.
+        """Give what its threads do from now on to nobody; record nothing any more where nothing else is lent.
 
         To begin and to end takes the kernel 50 ms and more. Raises OSError.
         """
