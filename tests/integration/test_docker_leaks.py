@@ -17,6 +17,7 @@ from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.keeping import cleaning
 from harbortrainer.docker.keeping.cleaning import drain, owned_objects, reap
 from harbortrainer.docker.keeping.removals import removals
+from harbortrainer.durable.process import PID
 from tests.support.docker_parts import (
     BASE,
     a_run,
@@ -169,6 +170,22 @@ async def test_a_killed_trainer_is_cleaned_up_after_by_the_next_run(tmp_path: Pa
     finally:
         engine().remove_container(stranger["Id"])
         await drain()
+
+
+def test_a_container_in_which_dockers_own_commands_are_stopped_is_removed() -> None:
+    run = a_run("test-stops")
+    stops = "while :; do kill -STOP -1; sleep 0.01; done & exec sleep infinity"
+    marks = cleaning.labels(run) | {PID: "1:1"}  # of a process that has ended
+    made = engine().create_container("harbortrainer/base:bookworm", ["bash", "-c", stops], labels=marks)
+    engine().start(made["Id"])
+    with contextlib.ExitStack() as commands:
+        for _ in range(6):  # some are stopped while they come in, for which Docker waits
+            command = commands.enter_context(subprocess.Popen(["docker", "exec", made["Id"], "true"]))
+            with pytest.raises(subprocess.TimeoutExpired):
+                command.wait(0.5)
+        began = time.monotonic()
+        reap()
+        assert time.monotonic() - began < 30 and containers(run) == []
 
 
 async def test_removals_wait_behind_a_start_and_a_killed_trainers_are_made_up_for(

@@ -7,6 +7,8 @@ share, when they are not used any more. Objects without the labels are never tou
 import asyncio
 import contextlib
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.client import CONFLICT
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import requests
@@ -92,6 +95,7 @@ class OwnedObject:
         """Return why Docker refuses to remove it; "" = it is gone. Blocking. Raises docker.errors.DockerException."""
         try:
             if self.kind == "container":
+                _end_all(self.id)
                 remove_container(self.name)
             elif self.kind == "network":
                 engine().remove_network(self.id)  # two may have one name
@@ -140,6 +144,22 @@ def remove_container(name: str) -> None:
             if error.status_code != CONFLICT:  # its removal is already in progress
                 raise
             engine().wait(name, condition="removed")
+
+
+def _end_all(container: str) -> None:
+    """Kill the processes of a container by its id, where this process may.
+
+    Docker waits without an end for a container in which a policy has stopped what Docker started there.
+    """
+    for pid in filter(str.isdigit, os.listdir("/proc")) if container else ():
+        with contextlib.suppress(OSError):
+            process = os.pidfd_open(int(pid))
+            try:
+                groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+                if any(group.endswith((f"/{container}", f"-{container}.scope")) for group in groups):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+            finally:
+                os.close(process)
 
 
 def _seconds(time: str) -> float:
