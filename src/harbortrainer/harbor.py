@@ -136,7 +136,7 @@ def without_litellm() -> Iterator[None]:
 
 
 def with_litellm() -> None:
-    """Give Harbor's look-up of providers and keys the real litellm: agents with a client of their own need it."""
+    """Return Harbor's look-up of providers and keys the real litellm: agents with a client of their own need it."""
     config = importlib.import_module("harbor.llms.litellm_config")
     vars(config)["litellm"] = importlib.import_module("litellm")
 

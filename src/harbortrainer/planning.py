@@ -188,7 +188,7 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
 
 
 def scored_share(config: Config) -> float:
-    """Get tokens that are scored, per trained token: all of them for a KL penalty, some for `kl/start`; and by the
+    """Return tokens that are scored, per trained token: all of them for a KL penalty, some for `kl/start`; and by the
     policy before an update, for dppo and, but on this project's server, for observations.
     """
     before = config.loss_fn == "dppo" or (config.observation_loss_coef > 0 and config.backend == "tinker")

@@ -52,7 +52,7 @@ TINKER_DOCUMENTS = Contract(
 
 
 def sampler_name(about: Mapping[str, Any]) -> str:
-    """Get kind and version of what computes samples ("vllm 0.32.0"), by the server's report; "" = not reported."""
+    """Return kind and version of what computes samples ("vllm 0.32.0"), by the server's report; "" = not reported."""
     reported = about.get("sampler")
     if not isinstance(reported, Mapping) or not reported.get("kind"):
         return ""

@@ -66,7 +66,7 @@ def training_sequences(
 
 
 def digest(sequences_D: Sequence[TrainingSequence]) -> str:
-    """Get a short SHA-256 of the datums in order: names, ids, masks, logprobs, advantages, observed targets."""
+    """Return a short SHA-256 of the datums in order: names, ids, masks, logprobs, advantages, observed targets."""
     sha = hashlib.sha256()
     for sequence in sequences_D:
         sha.update(f"{sequence.trial_name} {len(sequence.tokens_T)}\n".encode())

@@ -371,7 +371,7 @@ def _lora_width(c: Any) -> int:
 
 
 def hub_options(model_name: str) -> dict[str, Any]:
-    """Get options of from_pretrained: where the hub is silent only the cache, which saves a minute of retries."""
+    """Return options of from_pretrained: where the hub is silent only the cache, which saves a minute of retries."""
     return {} if Path(model_name).is_dir() or _hub_answers() else {"local_files_only": True}
 
 

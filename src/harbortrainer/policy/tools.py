@@ -94,7 +94,7 @@ def written(call: ToolCall, form: CallForm) -> str:
 
 
 def transcribed(message: Mapping[str, Any]) -> tuple[str, str]:
-    """Get (who, text) of a finished conversation's message (`run/conversations.py`): calls stand below its text."""
+    """Return (who, text) of a finished conversation's message (`run/conversations.py`): calls stand below its text."""
     calls = [f"{one['name']} {json.dumps(one['arguments'], ensure_ascii=False)}" for one in message.get("calls") or ()]
     failed = "failed: " if message.get("error") else ""
     who = "the user's tool" if message.get("to") == "user" else message["role"]

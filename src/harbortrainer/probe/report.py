@@ -135,7 +135,7 @@ def show(report: ServerReport, console: Console) -> None:
 
 
 def table_of(rows: tuple[Row, ...]) -> Table:
-    """Get three columns, so that 80 characters are enough: what, the measured value and its note, the verdict."""
+    """Return three columns, so that 80 characters are enough: what, the measured value and its note, the verdict."""
     table = Table(show_edge=False, pad_edge=False)
     for name, ratio in (("what", 5), ("measured", 8)):
         table.add_column(name, overflow="fold", ratio=ratio)

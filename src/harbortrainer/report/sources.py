@@ -11,7 +11,7 @@ MOST_ROWS, MOST_NAMES, CHARACTERS = 2000, 100, 200  # of the page, of a row, of 
 
 
 def sources(records: Iterable[Mapping[str, Any]], trials: Sequence[TrialRow]) -> list[dict[str, Any]]:
-    """Get rows of names that came with the same step and as many trials, single trials together; newest first.
+    """Return rows of names that came with the same step and as many trials, single trials together; newest first.
 
     `names`: the newest first; `more`: those left out; `first`, `spread`: steps, None = it did not spread.
     """

@@ -138,7 +138,7 @@ def _unused(row: TrialRow) -> str:
 
 
 def choose(trials: Sequence[TrialRow], most: int) -> list[int]:
-    """Get indices of at most `most` trials: in turn failures of each cause, the last training batch, the last
+    """Return indices of at most `most` trials: in turn failures of each cause, the last training batch, the last
     evaluation, the best, the worst, and a random sample (the same each time).
     """
     ended = [index for index, trial in enumerate(trials) if trial.ended is not None]

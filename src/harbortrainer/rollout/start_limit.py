@@ -18,7 +18,7 @@ log = logging.getLogger("harbortrainer")
 
 
 def most_starts(cpus: int) -> int:
-    """Get the most starts at once: beyond the processors' number they only wait; few still overlap waits."""
+    """Return the most starts at once: beyond the processors' number they only wait; few still overlap waits."""
     return max(FIRST, MOST_PER_CPU * cpus)
 
 

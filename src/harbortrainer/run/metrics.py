@@ -115,7 +115,7 @@ def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def eval_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Get the held-out reward: mean over tasks of their means, standard error, 95% interval, ungraded trials.
+    """Return the held-out reward: mean over tasks of their means, standard error, 95% interval, ungraded trials.
 
     The interval covers every reward that the ungraded trials could have earned.
     Without a graded task there is neither: faults are no reward of 0.

@@ -171,7 +171,7 @@ class SftTrainer(Loop[SftConfig]):
 
 
 def mean_nll(sequences_D: Sequence[TrainingSequence], logprobs_D: Sequence[np.ndarray]) -> float:
-    """Get the mean over all masked tokens of -log p; each array of `logprobs_D` has its sequence's N tokens."""
+    """Return the mean over all masked tokens of -log p; each array of `logprobs_D` has its sequence's N tokens."""
     kept = [logprobs[s.mask_T] for s, logprobs in zip(sequences_D, logprobs_D, strict=True)]
     return -float(np.concatenate(kept).mean())
 

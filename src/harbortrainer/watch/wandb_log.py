@@ -259,7 +259,7 @@ def _settle(run: RunDirectory) -> None:
 
 
 def sampled_tables(run: RunDirectory, row: dict[str, Any]) -> dict[str, list[Row]]:
-    """Get tables with COLUMNS for batch and evaluation of a row of metrics.jsonl; none without conversations."""
+    """Return tables with COLUMNS for batch and evaluation of a row of metrics.jsonl; none without conversations."""
     step = row["global_step"]
     folder = run.path / "conversations"
     files = {TRAINING: folder / f"step_{step - 1:06d}.jsonl"} if "group/count" in row else {}

@@ -21,7 +21,7 @@ _told: set[Path] = set()
 
 
 def allowed(task: Path) -> frozenset[str]:
-    """Get what users allow for a task: `/PATH`, `/FOLDER/` (and all below), `tcp:PORT`, `unix:NAME`, `process:NAME`.
+    """Return what users allow for a task: `/PATH`, `/FOLDER/` (and all below), `tcp:PORT`, `unix:NAME`, `process:NAME`.
 
     Blocks.
 

@@ -49,7 +49,7 @@ def _told_by(seen: Seen) -> Iterator[str]:
 
 
 def names_of(path: str, made: Iterable[str]) -> set[str]:
-    """Get words by which a program may ask for a file: its name, without extension too, and folders `made`."""
+    """Return words by which a program may ask for a file: its name, without extension too, and folders `made`."""
     above = [str(one) for one in PurePosixPath(path).parents]
     names = {PurePosixPath(one).name for one in {path, *set(made).intersection(above)}}
     return names | ({PurePosixPath(path).stem} if is_program(path) else set())

@@ -135,7 +135,7 @@ def _bytes_written(container: dict[str, Any]) -> int:
 
 
 def disk_probe(run_id: str) -> tuple[Callable[[], Space | None], float]:
-    """Get what a DiskGuard reads: the daemon's folder where it is visible, else the disk below a container."""
+    """Return what a DiskGuard reads: the daemon's folder where it is visible, else the disk below a container."""
     client = engine()
     root = client.info().get("DockerRootDir", "")
     if client.base_url.startswith("http+docker") and os.path.isdir(root):

@@ -52,7 +52,7 @@ _log = logging.getLogger("harbortrainer")
 
 
 def most_limits(config: TaskConfig) -> float:
-    """Get times a verifier's limit, for Harbor: for all verifications, and for one run of the task's solution."""
+    """Return times a verifier's limit, for Harbor: for all verifications, and for one run of the task's solution."""
     steps = (step.verifier.timeout_sec for step in config.steps or ())
     least = min([config.verifier.timeout_sec, *(own for own in steps if own)])
     return VERIFICATIONS + ((config.agent.timeout_sec or SOLUTION_SEC) + SETTLE_SEC) / least
