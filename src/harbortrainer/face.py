@@ -118,7 +118,7 @@ def evaluate(config: EvalConfig, *, outside: Outside | None = None) -> Run:
 
 
 def continued(run: str | Path, **changes: Any) -> Config:
-    """Give the settings of a training run with which `train` continues it, and those that change. Raises UserError."""
+    """Get the settings of a training run with which `train` continues it, and those that change. Raises UserError."""
     return chz.replace(read_run_arguments(Config, Config, [f"resume={run}"]), **changes)
 
 

@@ -34,7 +34,7 @@ class ModelFile:
 
 
 def text_of(role: Role, given: str | None) -> str | None:
-    """Give the text of the file that a setting names; what is no file's name is that text already. Raises UserError."""
+    """Get the text of the file that a setting names; what is no file's name is that text already. Raises UserError."""
     if given is None or given in (SCRIPTED, BASE) or given.lstrip().startswith("{"):
         return given
     try:

@@ -74,7 +74,7 @@ class Estimate:
 
 
 def estimate_mean(values_P: Sequence[float], observations: int = 0) -> Estimate:
-    """Give the mean of one value a task, such as its mean reward. `observations`: trials of all tasks; 0 = one a task.
+    """Get the mean of one value a task, such as its mean reward. `observations`: trials of all tasks; 0 = one a task.
 
     In [0, 1]: Wilson's interval (1927) with the effective sample size n / d in place of n. The design effect d =
     variance / (mean (1 - mean)) is at most 1 (Kish 1965; with Wilson's interval: Dean & Pagano 2015). The effective

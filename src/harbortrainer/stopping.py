@@ -70,7 +70,7 @@ class Stop:
         return not self.asked
 
     def may_start(self) -> bool:
-        """Get whether one more trial may start; if so, it is counted. The last trials under `max_trials` may finish."""
+        """Say whether one more trial may start; if so, it is counted. The last trials under `max_trials` may finish."""
         if not self.asked and self._trials_left == 0:
             self._request(f"max_trials={self._max_trials} were started", LIMIT_STATUS, lets_end=True)
         if not self.may_continue():

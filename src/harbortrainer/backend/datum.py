@@ -128,7 +128,7 @@ def check_rate(rate: float, metrics: Mapping[str, float]) -> None:
 
 
 def check_step(last: float | None, metrics: Mapping[str, float]) -> float | None:
-    """Give the server's count of steps. Raises ServerLost unless it is one more than `last`; restoring repairs that."""
+    """Get the server's count of steps. Raises ServerLost unless it is one more than `last`; restoring repairs that."""
     now = metrics.get(STEP)
     if last is not None and now is not None and now != last + 1:
         raise ServerLost(f"optim_step: the server counts {now:g} steps of these weights after {last:g} and one more")

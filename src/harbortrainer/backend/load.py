@@ -44,7 +44,7 @@ async def look_on(url: str, silences: Silences) -> NoReturn:
 
 
 async def say_what_compiles(read: Callable[[], Awaitable[Load]], say: Callable[[str], None]) -> NoReturn:
-    """Give an end for `run_until` that never ends: a line while the server compiles, once it has for SAY_AFTER_SEC."""
+    """Get an end for `run_until` that never ends: a line while the server compiles, once it has for SAY_AFTER_SEC."""
     due = SAY_AFTER_SEC  # seconds of a compilation after which the next line is due
     while True:
         load = await read()

@@ -55,7 +55,7 @@ class Pricing:
 
 
 def pricing_of(config: RunSettings) -> Pricing:
-    """Give the prices of a run. Raises UserError: an unreadable file, a missing model, a cap in USD without a price."""
+    """Get the prices of a run. Raises UserError: an unreadable file, a missing model, a cap in USD without a price."""
     price, source, an_hour = None, "", 0.0
     if config.prices is not None:
         an_hour, source = _of_an_hour(config.prices, config.backend), config.prices

@@ -80,7 +80,7 @@ async def _in_thread[R](threads: ThreadPoolExecutor, work: Callable[[], R]) -> R
 
 
 async def shared[T](running: dict[str, asyncio.Task[T]], key: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Give result of `work`, which runs once for all who ask for `key` meanwhile; cancelling one leaves it running."""
+    """Get result of `work`, which runs once for all who ask for `key` meanwhile; cancelling one leaves it running."""
     task = running.get(key)
     if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
         running[key] = task = asyncio.create_task(work())
@@ -98,7 +98,7 @@ def first_process(inspected: Mapping[str, Any]) -> int:
 
 
 def is_elsewhere(container: str, error: OSError) -> bool:
-    """Give whether `error` means that the daemon's processes are on another machine, not that this container ended."""
+    """Say whether `error` means that the daemon's processes are on another machine, not that this container ended."""
     if not isinstance(error, FileNotFoundError | PermissionError):
         return False
     try:

@@ -39,7 +39,7 @@ def load_solutions(tasks: Sequence[Task], config: Config, template: ChatTemplate
 
 
 def find_scripts(task: Path) -> list[str]:
-    """Give the task's solution, one for each step of a task with steps; [] = one is missing, or is not for a shell."""
+    """Get the task's solution, one for each step of a task with steps; [] = one is missing, or is not for a shell."""
     whole = task / FOLDER / SCRIPT
     own = [task / "steps" / str(step["name"]) / FOLDER / SCRIPT for step in read_settings(task).get("steps", ())]
     files = [file if file.parent.is_dir() else whole for file in own] or [whole]

@@ -38,7 +38,7 @@ def normalize(
 def optimizer_batches(
     sequences_D: Sequence[TrainingSequence], config: Config, step: int, left_out: Collection[str] = ()
 ) -> list[list[TrainingSequence]]:
-    """Give the sequences of each optimizer step of the batch `step`: seeded minibatches, normalized by `loss_norm`, and
+    """Get the sequences of each optimizer step of the batch `step`: seeded minibatches, normalized by `loss_norm`, and
     their observations by `observation_loss_coef`.
 
     For a `loss` of the user's they have whole groups, and advantages as they are.

@@ -51,7 +51,7 @@ def ratio_metrics(
 def within_divergence(
     sequences_D: Sequence[TrainingSequence], current_D: Sequence[np.ndarray], divergence: str, threshold: float
 ) -> tuple[list[TrainingSequence], float]:
-    """Give the sequences for importance_sampling as DPPO has it, and the share of sampled tokens that get no gradient.
+    """Get the sequences for importance_sampling as DPPO has it, and the share of sampled tokens that get no gradient.
 
     DPPO (arXiv 2602.04879), binary form: p is the sampled token's probability under the weights in training
     (`current_D`, N natural logs a sequence), q under those that sampled it.

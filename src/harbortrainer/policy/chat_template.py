@@ -124,7 +124,7 @@ class ChatTemplate:
         return self.opening(messages, tools).ids
 
     def opening(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
-        """Give token ids of a whole conversation and the header of the next answer. Special strings in it become text.
+        """Get token ids of a whole conversation and the header of the next answer. Special strings in it become text.
 
         `tools` are declared to the model. A greeting before the first user message goes into the system message where
         the template would not render it as an answer.
@@ -138,7 +138,7 @@ class ChatTemplate:
         return self.following(new, tools).ids
 
     def following(self, new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
-        """Give ids from the end of an answer to the end of the next answer's header; the first ends the answer's turn.
+        """Get ids from the end of an answer to the end of the next answer's header; the first ends the answer's turn.
 
         `new`: the text of a user message, or the messages after the answer, rendered together. Special strings in them
         become text.

@@ -87,7 +87,7 @@ def unmarked(text: str) -> tuple[str, bytes]:
 
 
 def roles_of(offsets: Sequence[tuple[int, int]], characters: bytes) -> bytes:
-    """Give the role of each token: that of its characters (`offsets`), and the lowest where it has those of several."""
+    """Get the role of each token: that of its characters (`offsets`), and the lowest where it has those of several."""
     last = len(characters) - 1
     return bytes(min(characters[min(start, last) : max(end, min(start, last) + 1)]) for start, end in offsets)
 

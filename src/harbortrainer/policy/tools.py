@@ -139,7 +139,7 @@ def parse(text: str, form: CallForm, known: Signatures) -> Parsed:
 
 
 def parse_sent(text: str, sent: Sequence[tuple[Any, Any]], known: Signatures) -> Parsed:
-    """Give the calls of an answer whose server has found them: (name, arguments as JSON text) each. Raises nothing."""
+    """Get the calls of an answer whose server has found them: (name, arguments as JSON text) each. Raises nothing."""
     calls = []
     for number, (name, arguments) in enumerate(sent, 1):
         try:
@@ -307,7 +307,7 @@ An answer can have several calls. What they return comes between <tool_response>
 
 
 def hermes(messages: Sequence[Message], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Give the same conversation for a template without tools, in the Hermes form: declarations in the system message,
+    """Get the same conversation for a template without tools, in the Hermes form: declarations in the system message,
     calls as text, neighbouring results as one user message."""
     arranged: list[dict[str, Any]] = []
     before = ""

@@ -103,7 +103,7 @@ STEP = "global_step"
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Give {"steps": [...], "values": {metric: one value a step, None = none there}, "odd": {metric: values that are no
+    """Get {"steps": [...], "values": {metric: one value a step, None = none there}, "odd": {metric: values that are no
     finite number}}. A step that was written twice counts once, as it was written last.
     """
     by_step = {row[STEP]: row for row in rows if isinstance(row.get(STEP), int)}

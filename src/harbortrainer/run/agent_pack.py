@@ -19,7 +19,7 @@ def pack_digest(config: Config) -> str:
 
 
 def agent_versions(config: Config) -> dict[str, str]:
-    """Give the run's packed agents with their versions, and the digest of their programs, as versions.json has them."""
+    """Get the run's packed agents with their versions, and the digest of their programs, as versions.json has them."""
     versions = {agent: packed_version(config.agents_dir, agent) for agent in agents_of(config)}
     return {KEY: pack_digest(config), NAME: ", ".join(f"{agent} {one}" for agent, one in versions.items() if one)}
 

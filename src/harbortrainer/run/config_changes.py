@@ -103,7 +103,7 @@ class ConfigHistory[C: RunSettings]:
 
 
 def last_values(run: RunDirectory) -> dict[str, Any]:
-    """Give what config.json says, with all later changes; of a run of any command. Raises UserError: a damaged file."""
+    """Get what config.json says, with all later changes; of a run of any command. Raises UserError: a damaged file."""
     values = dict(read_json(run.config))
     for record in read_lines(run.config_changes):
         values |= {name: change["now"] for name, change in record["changes"].items()}

@@ -23,7 +23,7 @@ class Transcriber:
     template: ChatTemplate
 
     def conversation(self, trajectory: Trajectory) -> list[Message]:
-        """Give messages in order: role and content; answers also have thinking, tokens and whether they were truncated.
+        """Get messages in order: role and content; answers also have thinking, tokens and whether they were truncated.
 
         A message of role "history" begins each new segment: there the history was rewritten. A trial whose venue has
         left its own messages in the trial's folder has those: system, user, tool and assistant apart.

@@ -274,7 +274,7 @@ class StepUsage:
 
 
 def compile_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """Give programs that the server compiled between two readings, and the seconds; without what it does not report."""
+    """Get programs that the server compiled between two readings, and the seconds; without what it does not report."""
     names = [name for name in ("compiles", "compiles_cached", "compiles_ahead", "compile_seconds") if name in after]
     if not before or _restarted(before, after):
         return {}

@@ -76,7 +76,7 @@ def of_messages(
 def turns_of(
     messages: Sequence[Mapping[str, Any]], template: ChatTemplate, tools: Sequence[Tool] = ()
 ) -> tuple[Turn, ...]:
-    """Give the turns that a policy with these answers would have had. Messages behind the last answer are left out."""
+    """Get the turns that a policy with these answers would have had. Messages behind the last answer are left out."""
     if tools or any(isinstance(one, Mapping) and one.get("role") == "tool" for one in messages):
         _ = template.call_form  # raises UserError when the template renders no tools
     turns: list[Turn] = []

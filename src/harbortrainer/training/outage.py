@@ -91,7 +91,7 @@ class Outage:
         )
 
     async def gone_at_stop(self) -> NoReturn:
-        """Give an end for `run_until`: raises Stopped when the run is asked to stop and the server does not answer."""
+        """Get an end for `run_until`: raises Stopped when the run is asked to stop and the server does not answer."""
         try:
             await self.stop.stopped()
         except Stopped:

@@ -187,7 +187,7 @@ def _moved(run: RunDirectory, files: Sequence[Path], what: str, fields: Collecti
 
 
 def sampler_change(effective: Path, sampler: str) -> tuple[str, ...]:
-    """Give a line when an earlier process of this run sampled with something else. `effective`: its effective.json."""
+    """Get a line when an earlier process of this run sampled with something else. `effective`: its effective.json."""
     before = read_json(effective).get("server", {}).get("sampler", "") if effective.exists() else ""
     if not before or not sampler or before == sampler:
         return ()

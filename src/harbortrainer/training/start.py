@@ -46,7 +46,7 @@ def find_start(
 
 
 def find_teachers(config: Config, wanted: PolicyIdentity, earlier: RunDirectory | None = None) -> dict[str, SavedState]:
-    """Give the states that kl_reference names now, and has named in this run: recorded ones stay. Raises UserError."""
+    """Get the states that kl_reference names now, and has named in this run: recorded ones stay. Raises UserError."""
     teachers: dict[str, SavedState] = {}
     if earlier is not None and earlier.effective.exists():
         teachers = {name: SavedState(**state) for name, state in read_json(earlier.effective).get(TEACHERS, {}).items()}
@@ -57,7 +57,7 @@ def find_teachers(config: Config, wanted: PolicyIdentity, earlier: RunDirectory 
 
 
 def find_state(field: str, value: str, wanted: PolicyIdentity, backend: str, *, any_rank: bool = False) -> SavedState:
-    """Give the training state that `field` names: RUN_DIR, RUN_DIR@STEP, a tinker:// path or the folder of an adapter.
+    """Get the training state that `field` names: RUN_DIR, RUN_DIR@STEP, a tinker:// path or the folder of an adapter.
 
     Contacts no server. A run directory's state is compared with `wanted`, an adapter as far as its files say. Base
     model and rank of a path are checked at the server; its chat template is recorded nowhere. Raises UserError.

@@ -136,7 +136,7 @@ class Wiring[C: RunSettings]:
     def configs(
         self, work: Workspace, before: Callable[[Sequence[SettingChange]], None] = lambda _: None
     ) -> list[tuple[int, C]]:
-        """Give (First step, settings) in order of time; records and prints what this process changes. Raises UserError.
+        """Get (First step, settings) in order of time; records and prints what this process changes. Raises UserError.
 
         `before`: called with the changes before they are recorded; after a kill in between, the next process calls it
         again.

@@ -70,7 +70,7 @@ class Done:
 
 
 def pack_folder(folder: Path, *beside: str) -> bytes:
-    """Give a compressed tar file with the folder under its own name, and files `beside` it where they exist. Blocks."""
+    """Get a compressed tar file with the folder under its own name, and files `beside` it where they exist. Blocks."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
         tar.add(folder, arcname=folder.name)

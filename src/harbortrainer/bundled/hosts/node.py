@@ -131,7 +131,7 @@ class Node:
             return why and f"task {task.name}: {why}"
 
     async def images(self) -> dict[str, str]:
-        """Give the tasks' images by name, each with its ID; "" = it is not here. Raises UserError, as the next ones."""
+        """Get the tasks' images by name, each with its ID; "" = it is not here. Raises UserError, as the next ones."""
         with docker_faults():
             return await asyncio.to_thread(image_ids, [folder_of(task) for task in self._tasks.values()])
 

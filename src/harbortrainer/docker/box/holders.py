@@ -97,7 +97,7 @@ class Holders:
         return holder.id
 
     def of(self, name: str) -> str | None:
-        """Give the ID of the holder of the container `name`, whose network is about to change: nobody uses it again."""
+        """Get the ID of the holder of the container `name`, whose network is about to change: nobody uses it again."""
         with self._lock:
             if (holder := self._held.get(name)) is None:
                 return None

@@ -89,7 +89,7 @@ def with_other_bases(dockerfile: str) -> str:
 
 
 def fetch(reference: str, tag: str, stop: threading.Event) -> bool:
-    """Give whether the registry gave the image, which then has its name here. `tag`: its name there, by its content."""
+    """Say whether the registry gave the image, which then has its name here. `tag`: its name there, by its content."""
     if not _origins.registry:
         return False
     there = f"{_origins.registry}:{tag}"

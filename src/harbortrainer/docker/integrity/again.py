@@ -48,7 +48,7 @@ class Again:
         return found is not None and found.whole
 
     async def causes(self, seen: Seen, undone: Collection[FileChange] = (), own: Collection[str] = ()) -> Causes:
-        """Give what the reward of the verification that was `seen` may depend on although the task does not ask for it.
+        """Get what the reward of the verification that was `seen` may depend on although the task does not ask for it.
 
         `undone`: changes of which it had nothing when it began; `own`: paths that verification changes by itself.
         The task's solution, and records of packages, are looked at only if that is needed.

@@ -70,7 +70,7 @@ class Layer(Protocol):
         ...
 
     def is_plain(self, path: str) -> bool:
-        """Get whether a regular file with content is there. If the image has it: of the same rights, and not a copy."""
+        """Say whether a regular file with content is there. If the image has it: of the same rights, and not a copy."""
         ...
 
     @property
@@ -115,7 +115,7 @@ def _listed(container: str) -> tuple[list[dict[str, Any]], bool]:
 
 
 def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Give the overlay's upper folder and lower ones, which a container keeps through its life; "" = another driver."""
+    """Get the overlay's upper folder and lower ones, which a container keeps through its life; "" = another driver."""
     driver = inspected.get("GraphDriver") or {}
     data = driver.get("Data") or {}
     upper = data.get("UpperDir") if driver.get("Name") == "overlay2" else None

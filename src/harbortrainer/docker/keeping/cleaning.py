@@ -258,7 +258,7 @@ def _last_tagged(image: str) -> float:
 
 
 def disk_usage() -> dict[tuple[str, str], int]:
-    """Give bytes by (kind, ID; a volume's name); of an image, what it shares with no other. Blocking, may take seconds.
+    """Get bytes by (kind, ID; a volume's name); of an image, what it shares with no other. Blocking, may take seconds.
 
     Raises docker.errors.DockerException.
     """

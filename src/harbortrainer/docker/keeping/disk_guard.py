@@ -57,7 +57,7 @@ def guarding_disk(run_id: str) -> Iterator[None]:
 
 
 def reserve_of(space: Space) -> int:
-    """Give bytes to keep free: enough for what is written between two checks, and at most half of what is free now."""
+    """Get bytes to keep free: enough for what is written between two checks, and at most half of what is free now."""
     wanted = min(max(LEAST_RESERVE, int(RESERVE_SHARE * space.total)), MOST_RESERVE)
     return min(wanted, space.free // 2)
 
