@@ -207,7 +207,7 @@ def test_the_log_of_a_server_in_the_background_is_bounded(tmp_path: Path, server
 
 def test_a_server_that_does_not_start_shows_the_end_of_its_log(tmp_path: Path, server_env: None) -> None:
     start = f"start_in_background {tmp_path} 1 {sys.executable} -c 'raise ValueError(\"why\")'"
-    script = f"source scripts/lib/common.sh; source scripts/lib/server.sh; {start}"
+    script = f"source scripts/lib/common.sh; source scripts/lib/server.sh; SKYRL_TX_LOG_MB=1; {start}"
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 1 and "ValueError: why" in done.stderr
     assert f"error: the server did not start; its whole log: {tmp_path}/server.log" in done.stderr
