@@ -13,6 +13,7 @@ shift 2
 mapfile -t gpus < <(tr , '\n' <<<"${CUDA_VISIBLE_DEVICES:-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null)}" | grep .)
 [ "${JAX_PLATFORMS:-}" = cpu ] || [ $# -le ${#gpus[@]} ] || fail "$# seeds: each needs a GPU of its own, and there are ${#gpus[@]}"
 drives=() runs=()
+mkdir -p runs
 for seed in "$@"; do
   number=${#drives[@]} label="$LABEL-$seed"
   CUDA_VISIBLE_DEVICES="${gpus[$number]:-}" GPU_LABEL="$label" GPU_PORT=$((PORT + number)) GPU_OUT="$ROOT/runs/$label-results" \

@@ -109,7 +109,7 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
     engine().tag(in_use, "harbortrainer/task", "in-use")
     monkeypatch.setattr(cleaning, "time", SimpleNamespace(time=lambda: in_a_month))
     before = _names()
-    assert main(["doctor", "clean", "json=found.json"]) == 1
+    assert main(["doctor", "clean", "json=found.json"]) == 0
     found = json.loads((tmp_path / "found.json").read_text())
     names = {thing["name"].removesuffix("-container") for thing in found} - {NAME}  # the trials' network, if unused
     assert names == {"dead", "dead-network", "dead-volume", unused}

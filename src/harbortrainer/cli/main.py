@@ -79,7 +79,7 @@ TABLE: dict[str, Command] = {
         "field=value ...", "check the hosts of a Ray cluster for runs with hosts=ray; exit 1 if one cannot run trials",
         f"{_DOCTOR}:HostsArgs", "doctor.hosts:check"),
     "doctor clean": Command(
-        "field=value ...", "list or remove what runs left on Docker; exit 1 if anything is left",
+        "field=value ...", "list or remove what runs left on Docker; exit 1 if something could not be removed",
         f"{_DOCTOR}:CleanArgs", "doctor.docker:clean"),
     "tasks check": Command(
         "DIR ...", "check by trials that tasks can be trusted; exit 1 if one cannot",

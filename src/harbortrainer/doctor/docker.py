@@ -78,7 +78,7 @@ def _clean(args: CleanArgs) -> int:
         raise EnvironmentFault(f"Docker stopped answering ({reason}): run it again") from error
     if not give_json(json.dumps(lines, indent=2), args.json):
         _show(lines, args.remove)
-    return 0 if all(line["result"] == "removed" for line in lines) else 1
+    return 0 if all(line["result"] == "removed" for line in lines) or not args.remove else 1
 
 
 def _line(one: Candidate, sizes: Mapping[tuple[str, str], int], result: str) -> Row:
