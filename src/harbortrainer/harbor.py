@@ -1,5 +1,6 @@
 """Harbor beside its trials: keeps the types of faults, quiets its log, imports it without litellm, writes job files."""
 
+import contextlib
 import functools
 import importlib
 import logging
@@ -164,16 +165,19 @@ def hasten_task_files() -> None:
 
     thorough, check = TaskFileFilter.is_excluded, paths.validate_input_tree
 
+    def plain(of: TaskFileFilter) -> bool:
+        if "plain" not in vars(of):
+            vars(of)["plain"] = _is_plain(of.task_dir, of.IGNORE_FILENAME)
+        return vars(of)["plain"]
+
     @functools.wraps(thorough)
     def is_excluded(self: TaskFileFilter, path: Path) -> bool:
-        plain = vars(self).get("plain")
-        if plain is None:
-            plain = vars(self)["plain"] = _is_plain(self.task_dir, self.IGNORE_FILENAME)
-        return thorough(self, path) if not plain or path.name == self.IGNORE_FILENAME else False
+        return thorough(self, path) if not plain(self) or path.name == self.IGNORE_FILENAME else False
 
     @functools.wraps(check)
     def validate_input_tree(path: Path, root: Path, *, exclude: Callable[[Path], bool] | None = None) -> None:
-        if not (_is_plain(path, TaskFileFilter.IGNORE_FILENAME) and path.resolve().is_relative_to(root.resolve())):
+        of = getattr(exclude, "__self__", None)
+        if not (isinstance(of, TaskFileFilter) and of.task_dir == root and root in path.parents and plain(of)):
             check(path, root, exclude=exclude)
 
     TaskFileFilter.is_excluded, paths.validate_input_tree = is_excluded, validate_input_tree
@@ -181,9 +185,14 @@ def hasten_task_files() -> None:
 
 def _is_plain(task: Path, rules: str) -> bool:
     """Whether no file of the task is named `rules`, and no link could lead to one."""
-    for folder, folders, files in os.walk(task):
-        if rules in files or rules in folders or any(os.path.islink(f"{folder}/{name}") for name in (*folders, *files)):
-            return False
+    folders = [str(task)]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name == rules or entry.is_symlink():
+                    return False
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
     return True
 
 

@@ -106,9 +106,13 @@ async def _told(builder: asyncio.subprocess.Process) -> bytes:
 
 
 async def test_first_steps_that_images_share_are_made_once(tmp_path: Path) -> None:
-    """The daemon would make them for each of the builds that begin at the same time."""
-    first = f"{BASE}ENV MARK={tmp_path}\nRUN sleep 1 && date +%s%N > /shared\n"
+    """The daemon would make them for each of the builds that begin at the same time, in two processes."""
+    first = f"{BASE}ENV MARK={tmp_path}\nRUN sleep 5 && date +%s%N > /shared\n"
     tasks = [write_task(tmp_path / f"t{n}", dockerfile=f"{first}RUN echo {n} > /own\n") for n in range(3)]
+    async with building(tasks[2]) as other:
+        await asyncio.gather(*map(images.images_of, tasks[:2]))
+        await _told(other)
+        assert other.returncode == 0
     made = [image for (image,) in await asyncio.gather(*map(images.images_of, tasks))]
     try:
         layers = [engine().inspect_image(image.base or image.reference)["RootFS"]["Layers"] for image in made]

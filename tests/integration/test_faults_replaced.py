@@ -1,5 +1,6 @@
 """Faults caused for real under a group of trials: each is named, its member replaced, nobody scored for it."""
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from harbortrainer.docker.daemon import engine
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
+from harbortrainer.learning.treatment import unfit
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.tasks.folders import folder_of
@@ -65,14 +67,15 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 99)
 
 
-async def run_group(folder: Path, task: Task, policy: Any, ledger: Any, n: int = len(FAULTS)) -> TrajectoryGroup:
+async def run_group(
+    folder: Path, task: Task, policy: Any, ledger: Any, n: int = len(FAULTS), *beside: Task, **fields: Any
+) -> TrajectoryGroup:
     """One trial at a time."""
-    fields: dict[str, Any] = {"n_parallel_envs": 1}
-    host, _ = local_host(policy, **fields)
+    host, _ = local_host(policy, **{"n_parallel_envs": 1, **fields})
     rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, RUN_ID, ledger)
     rollouts._gates.containers.resize(1)
     try:
-        (group,) = await rollouts.run_groups([task], n, folder / "b", step=0, temperature=1.0)
+        group, *_ = await rollouts.run_groups([task, *beside], n, folder / "b", step=0, temperature=1.0)
     finally:
         await rollouts.aclose()
     assert engine().containers(all=True, filters=RUN) == []
@@ -112,6 +115,21 @@ async def test_every_fault_is_named_and_replaced_and_the_group_is_whole(tmp_path
     rest = iter(records)
     for _, outcome, cause in FAULTS:
         assert any(r["outcome"] == outcome and cause in r["cause"] for r in rest), (outcome, cause, records)
+
+
+@pytest.mark.usefixtures("docker_ready")
+async def test_a_task_whose_first_prompt_is_too_long_is_left_out_by_its_first_trial(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    (folder_of(task) / "instruction.md").write_text("Write Hello to hello.txt. " * 10_000)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    group = await run_group(tmp_path, task, by_turn, ledger, 3, make_task(tmp_path, name="good"), context_limit=20_000)
+    assert unfit(group) and {trial.detail for trial in group.lost[1:]} == {
+        f"its task is quarantined: infrastructure_error: {unfit(group)}"
+    }
+    (record,) = lost(tmp_path / "ledger.jsonl")
+    assert (record["fate"], record["cause"]) == ("quarantined", unfit(group))
+    assert re.fullmatch(r".*: the prompt has 2\d{5} tokens and context_limit is 20000", unfit(group))
+    assert ledger.quarantined == {task.name: f"infrastructure_error: {unfit(group)}"}
 
 
 class Mended(Ledger):

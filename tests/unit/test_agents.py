@@ -219,9 +219,9 @@ async def test_an_agent_that_got_a_title_and_no_answer_of_its_own_never_asked() 
     outcome, detail, reward = ended.classify(result(0.0))
     assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
     why = r"the prompt has \d{4,5} tokens and context_limit is 2000"
-    words = f"the agent's first prompt leaves no room for an answer: {why}"
-    assert re.fullmatch(f"{words}: exit 1", detail)
-    with pytest.raises(UserError, match=f"^agent=codex: context_limit=2000: {words}: exit 1; raise context_limit$"):
+    words = f"the first prompt leaves no room for an answer: {why}"
+    assert re.fullmatch(words, detail)
+    with pytest.raises(UserError, match=f"^agent=codex: context_limit=2000: {words}; raise context_limit$"):
         ended.check_first_prompt("codex")
 
 

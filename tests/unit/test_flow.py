@@ -13,6 +13,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.pace import GroupSlot
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, TrialName, Turn, group_trajectories
+from harbortrainer.learning.treatment import UNFIT
 from harbortrainer.rollout.rollouts import GroupRequest
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stopping import SIGNAL_STATUS, Stopped
@@ -312,9 +313,21 @@ async def test_a_group_that_fails_while_another_ends_is_what_ends_the_run(tmp_pa
         await run.trainer.run()
 
 
-async def test_the_next_task_takes_the_place_of_one_without_an_image(tmp_path: Path) -> None:
-    run = made(tmp_path)
-    run.rollouts.lacking = {"t1": "image: no rule to make it"}
+class NoRoom(TimedRollouts):
+    async def run_group(self, group: GroupRequest, _: Any) -> TrajectoryGroup:
+        if group.task.name == "t1":
+            return self.unsupplied(group, f"{UNFIT}the prompt has 9 tokens")
+        return await super().run_group(group, _)
+
+    def unsupplied(self, group: GroupRequest, lacking: str) -> TrajectoryGroup:
+        return group_trajectories("t1", [Trajectory("t1", "n", (), None, Outcome.INFRASTRUCTURE_ERROR, lacking)])
+
+
+@pytest.mark.parametrize("lacking", ["an image", "room in its context"])
+async def test_the_next_task_takes_the_place_of_one_without(tmp_path: Path, lacking: str) -> None:
+    run = made(tmp_path, kind=NoRoom if "room" in lacking else TimedRollouts)
+    if lacking == "an image":
+        run.rollouts.lacking = {"t1": "image: no rule to make it"}
     await run.trainer.run()
     check(run)
     stored = [trial for step in range(STEPS) for trial in read_batch(run.directory.trajectories("step", step)).values()]

@@ -1,5 +1,7 @@
 """Builds that begin alike: one makes the first steps, the others wait for these and no longer."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -71,3 +73,16 @@ def test_a_build_that_ends_or_begins_otherwise_keeps_nobody() -> None:
     end(one)
     assert same.begun.wait(WAIT_SEC)
     end(same)
+
+
+def test_builds_of_other_processes_are_waited_for_until_these_die() -> None:
+    program = f"import sys, threading\nfrom harbortrainer.docker.images.steps import in_turn\nwith in_turn({FIRST!r}, "
+    program += "threading.Event()):\n    print(flush=True)\n    sys.stdin.read()"
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        one = Build(f"{FIRST}RUN pip install a\n")
+        assert not one.begun.wait(0.5)
+        process.kill()
+        assert one.begun.wait(WAIT_SEC)
+        end(one)

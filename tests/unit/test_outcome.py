@@ -8,7 +8,7 @@ import pytest
 from harbor.models.trial.result import ExceptionInfo, TimingInfo
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
-from harbortrainer.learning.treatment import TREATMENTS, Treatment
+from harbortrainer.learning.treatment import TREATMENTS, UNFIT, Treatment
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.quarantine import SAMPLING, UNANSWERED, blames_task
 from harbortrainer.venues.harbor.outcome import GRADED, classify, read_reward
@@ -35,7 +35,7 @@ def llm(
     stop_reason: str = "done", *, turns: tuple[Turn, ...] = (TURN,), broken: str = "", unanswered: bool = False
 ) -> Any:
     error = SamplingError(broken) if broken else None
-    about: dict[str, Any] = {"turns": list(turns), "fault": error, "unanswered": unanswered, "context_limit": 2048}
+    about: dict[str, Any] = {"turns": list(turns), "fault": error, "unanswered": unanswered, "full": ""}
     return SimpleNamespace(stop_reason=stop_reason, **about)
 
 
@@ -95,9 +95,13 @@ def test_a_timeout_before_anything_was_sampled_is_the_infrastructures() -> None:
 
 
 def test_an_instruction_that_is_too_long_is_named() -> None:
-    outcome, detail, reward = classify(result({"reward": 0.0}), llm("context_length", turns=()))
-    assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
-    assert detail == "nothing was sampled: the first prompt leaves no room in context_limit=2048"
+    policy = llm("context_length", turns=())
+    policy.full = "the prompt has 9 tokens"
+    verdict = Outcome.INFRASTRUCTURE_ERROR, f"{UNFIT}the prompt has 9 tokens", None
+    assert classify(result({"reward": 0.0}), policy) == verdict
+    assert classify(result(None, "RewardFileNotFoundError", verifying=True), policy) == verdict
+    policy.turns = [TURN]
+    assert classify(result({"reward": 0.0}), policy) == (Outcome.CONTEXT_LENGTH, "", 0.0)
 
 
 def test_a_step_of_a_multi_step_trial_can_spoil_it() -> None:

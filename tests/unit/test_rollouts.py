@@ -1,19 +1,21 @@
 """Batches: limits, retries, what is dropped, what is not run again, and when a batch refuses to go on."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from harbortrainer.config import Config
 from harbortrainer.docker import daemon
 from harbortrainer.docker.checks.host import ServiceHost
-from harbortrainer.errors import BackendError, EnvironmentFault
+from harbortrainer.errors import BackendError, EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.learning.treatment import UNFIT, unfit
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import first_agents
 from harbortrainer.rollout.quarantine import SAMPLING
@@ -39,7 +41,9 @@ def lost(request: TrialRequest, outcome: Outcome = Outcome.INFRASTRUCTURE_ERROR,
 
 
 class FakeJournal:
-    """Notes what it is told; `stored`: the trials that are on disk by then."""
+    """Notes what it is told; `stored`: the trials that are on disk by then. `known`: quarantined before."""
+
+    known: ClassVar[dict[str, str]] = {}
 
     def __init__(self, stored: list[str]) -> None:
         self.started_trials: list[tuple[str, str]] = []
@@ -47,7 +51,7 @@ class FakeJournal:
         self.stored_first = True
         self.ended_before: dict[str, tuple[int, int]] = {}
         self._stored = stored
-        self.quarantined: dict[str, str] = {}
+        self.quarantined = dict(self.known)
 
     def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
         self.started_trials.append((trial_name, task_name))
@@ -80,7 +84,9 @@ class FakeRoom(HarborRoom):
 class Rig:
     """Rollouts whose trials are a function of the request."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, run: Run, **fields: Any) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, run: Run, faults: Sequence[Trajectory] = (), **fields: Any
+    ) -> None:
         self.requests: list[TrialRequest] = []
         self.running = self.most = self.at_once = 0
         self.full = asyncio.Event()  # set once `at_once` trials run: none ends before
@@ -103,7 +109,9 @@ class Rig:
         config = Config(**{"model_name": "m", "tasks_dir": ".", "n_parallel_envs": 4} | fields)
         self.journal = FakeJournal(self.finished)
         venues = {"harbor": FakeVenue(trial=run_trial)}
-        self.rollouts = Rollouts(config, PolicySampler(), chat_template(), "run", self.journal, venues=venues)
+        self.rollouts = Rollouts(
+            config, PolicySampler(), chat_template(), "run", self.journal, faults=faults, venues=venues
+        )
         self.rollouts._gates.containers.resize(first_agents(config))  # none starts ahead
 
     async def go(
@@ -209,6 +217,56 @@ async def test_a_task_that_keeps_failing_is_quarantined_and_the_run_goes_on(
     assert [len(group.trajectories_G) for group in again] == [8, 0, 8]
     assert not any(request.task.name == "b" for request in rig.requests[began:])
     assert {t.outcome for t in again[1].lost} == {Outcome.CANCELLED}
+
+
+async def test_a_task_whose_first_prompt_is_too_long_is_left_out_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = f"{UNFIT}the prompt has 9000 tokens and context_limit is 32000"
+    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r, detail=why) if r.task.name != "a" else graded(r))
+    groups = await rig.go()
+    assert [(len(group.trajectories_G), unfit(group)) for group in groups] == [(3, ""), (0, why), (0, why)]
+    assert {request.attempt for request in rig.requests} == {1} and {"replaced"}.isdisjoint(
+        fate.split()[0] for _, fate in rig.journal.fates
+    )
+    assert rig.finished == [f"s000004-p00-g0{member}" for member in range(3)]
+    began = len(rig.requests)
+    (again,) = await rig.go(tasks=TASKS[1:2])
+    assert len(rig.requests) == began and again.lost[0].detail == why, "it is not tried again"
+
+
+async def test_a_context_that_is_too_small_for_a_third_of_the_first_tasks_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [Task(f"t{number:02}", Path("/tasks"), "") for number in range(33)]
+    detail = f"{UNFIT}the prompt has 9000 tokens and context_limit is 32000"
+    for first, ends in ((10, False), (11, True)):
+        bad = {task.name for task in tasks[:first]}
+        rig = Rig(tmp_path, monkeypatch, lambda r, bad=bad: lost(r, detail=detail) if r.task.name in bad else graded(r))
+        if not ends:
+            await rig.go(tasks=tasks)
+            continue
+        with pytest.raises(UserError) as refused:
+            await rig.go(tasks=tasks)
+        *lines, last = str(refused.value).splitlines()
+        assert lines == [*(f"task t0{number}: {detail}" for number in range(5)), "and 6 more"]
+        assert re.fullmatch(
+            r"context_limit=32000: too small for 11 of the first 1\d tasks; raise it, or leave such tasks out with "
+            "tasks_exclude",
+            last,
+        )
+
+
+@pytest.mark.parametrize(("limit", "runs"), [(32000, False), (16000, True)])
+async def test_a_continued_run_with_another_context_limit_tries_long_prompts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, runs: bool
+) -> None:
+    detail = f"{UNFIT}the prompt has 31990 tokens and context_limit is 32000"
+    fault = Trajectory("b", "s000000-p01-g00", (), None, Outcome.INFRASTRUCTURE_ERROR, detail)
+    monkeypatch.setattr(FakeJournal, "known", {"b": f"infrastructure_error: {detail}"})
+    rig = Rig(tmp_path, monkeypatch, graded, faults=[fault], context_limit=limit)
+    groups = await rig.go(tasks=TASKS[:2])
+    assert [bool(group.trajectories_G) for group in groups] == [True, runs]
 
 
 async def test_a_batch_of_one_bad_task_stops_the_run_only_when_nothing_ever_worked(

@@ -26,8 +26,8 @@ def fact(task: Path, name: str, find: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def unchanging() -> Iterator[None]:
-    """Take the stats of tasks once within the block, of a command that only reads them."""
-    _stamps.append({})
+    """Take the stats of tasks once within the outermost such block, of a command that only reads them."""
+    _stamps.append(_stamps[-1] if _stamps else {})
     try:
         yield
     finally:
@@ -88,18 +88,15 @@ def _stamp(task: str) -> tuple[str, int]:
 
 
 def _taken(task: str) -> tuple[str, int]:
-    seen = [(entry.path, entry.stat(follow_symlinks=False)) for entry in _walk(task)]
-    cut = len(task)
-    text = "\n".join(
-        f"{path[cut:]} {s.st_mode} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}" for path, s in sorted(seen)
-    )
-    newest = max((s.st_ctime_ns for _, s in seen), default=0)
+    lines, newest, cut = list[str](), 0, len(task)
+    folders = [task]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                s = entry.stat(follow_symlinks=False)
+                lines.append(f"{entry.path[cut:]} {s.st_mode} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}")
+                newest = max(newest, s.st_ctime_ns)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    text = "\n".join(sorted(lines))
     return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest(), newest
-
-
-def _walk(folder: str) -> Iterator[os.DirEntry[str]]:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            yield entry
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(entry.path)

@@ -29,6 +29,8 @@ TREATMENTS = {
 FAULTS = tuple(outcome for outcome, treatment in TREATMENTS.items() if treatment is not Treatment.TRAIN)
 UNSUPPLIED = "image: "  # begins the detail of a trial that could not run, since its task's image cannot be made;
 PASSING = "image (network, disk or daemon at fault): "  # perhaps it can later
+UNFIT = "the first prompt leaves no room for an answer: "  # begins that of one which could not ask: nor can others
+FIRST, MOST_FAILED, SHOWN = 30, 1 / 3, 5  # so many of a run's first tasks may fail; named in an error
 AFTER_OUTAGE = "after an outage"  # of a venue's service: ends a disposition "replaced by TRIAL" that costs no attempt
 _GRADED = tuple(outcome for outcome in Outcome if outcome not in FAULTS)
 
@@ -52,6 +54,20 @@ class OutcomePolicy:
             return replace(trajectory, reward=None)
         given = self.rewards.get(trajectory.outcome)
         return trajectory if given is None else replace(trajectory, reward=given)
+
+
+def too_many(failed: Mapping[str, str], n_known: int, n_tasks: int) -> str:
+    """Return lines on the failed tasks (name -> why) among the `n_known` first of a run; "" = no more than may fail."""
+    first = min(FIRST, n_tasks)
+    if n_known > first or len(failed) <= MOST_FAILED * first:
+        return ""
+    lines = [f"task {name}: {why}" for name, why in sorted(failed.items())]
+    return "\n".join([*lines[:SHOWN], *([f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])])
+
+
+def unfit(group: TrajectoryGroup) -> str:
+    """Return why no trial of the group could ask the policy; "" = one could, or something else was at fault."""
+    return "" if group.trajectories_G else next((t.detail for t in group.lost if t.detail.startswith(UNFIT)), "")
 
 
 DEFAULT = OutcomePolicy(TREATMENTS, {})  # an evaluation always has it

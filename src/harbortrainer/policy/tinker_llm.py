@@ -24,6 +24,7 @@ class TinkerLLM(Conversation, BaseLLM):
 
     # Filled in by the agent, as are `parse_failures`; read by the trial:
     stop_reason = ""
+    full = ""  # once a prompt left no room: its length
     deadline: float | None = None  # event loop time at which the agent has to stop, without what is lost
     written: Callable[[str], str] = str  # the prompt as the agent knows it: with who wrote which part
 
@@ -43,7 +44,8 @@ class TinkerLLM(Conversation, BaseLLM):
         try:
             turn = await self.extend(segment, new, history=History(_messages([*history, ("user", prompt)])))
         except ContextFull as error:
-            raise ContextLengthExceededError(str(error)) from None
+            self.full = str(error)
+            raise ContextLengthExceededError(self.full) from None
         with self.clocked():
             self.special_strings += self.template.special_strings(prompt)
             if segment.index == len(self._histories):

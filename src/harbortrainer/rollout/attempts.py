@@ -12,7 +12,7 @@ from typing import Protocol
 from harbortrainer.learning.agents import drawn
 from harbortrainer.learning.brought import function, with_reward
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
-from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, PASSING, UNSUPPLIED, OutcomePolicy
+from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, PASSING, UNFIT, UNSUPPLIED, OutcomePolicy
 from harbortrainer.other_models.judge import Judge
 from harbortrainer.rollout.gates import TrialState
 from harbortrainer.rollout.quarantine import Quarantine, lost_to_server
@@ -101,8 +101,12 @@ class Attempts:
             else:
                 disposition = "quarantined" if quarantined else "dropped"
             trajectory = await self._judged(request, trajectory, disposition)
-            await _in_thread(self._end, trajectory, disposition, None if retry else keep)
-            if not hit_by_outage:
+            unfit = trajectory.detail.startswith(UNFIT)
+            replaced = retry or (unfit and request.mode == "train")  # by another task's trial
+            await _in_thread(self._end, trajectory, disposition, None if replaced else keep)
+            if unfit:
+                self.quarantine.require_fitting(self.settings.config.context_limit)
+            elif not hit_by_outage:
                 note(trajectory)
             if not retry:
                 return trajectory
@@ -112,7 +116,7 @@ class Attempts:
     def unsupplied(self, task: Task) -> str:
         """Return why an earlier group of the task could not be run; "" = none was refused."""
         _, _, reason = self.quarantine.reasons.get(task.name, "").partition(f"{Outcome.INFRASTRUCTURE_ERROR}: ")
-        return reason if reason.startswith(UNSUPPLIED) else ""
+        return reason if reason.startswith((UNSUPPLIED, UNFIT)) else ""
 
     async def leave_out(self, request: TrialRequest, why: str) -> None:
         """Record that the trials of a task cannot be run; it is left out of the run if no network was at fault."""

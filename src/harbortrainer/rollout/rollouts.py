@@ -22,7 +22,7 @@ from harbortrainer.learning.trajectory import (
     TrialName,
     group_trajectories,
 )
-from harbortrainer.learning.treatment import DEFAULT, outcome_policy
+from harbortrainer.learning.treatment import DEFAULT, UNFIT, outcome_policy
 from harbortrainer.model_api.gate import check_agents
 from harbortrainer.other_models.judge import Judge
 from harbortrainer.other_models.users import Users
@@ -107,9 +107,15 @@ class Rollouts:
         self._rooms = _Rooms(self._settings, venues)
         self._parallel = ParallelLimit(config, gates, level, sampler, self._outages, observer)
         self._policy = outcome_policy(config.outcome_policy)
-        self._quarantine = Quarantine(journal.quarantined)
+        fits = f" context_limit is {config.context_limit}"  # a continued run may have another than before
+
+        def holds(why: str) -> bool:
+            return UNFIT not in why or why.endswith(fits)
+
+        self._quarantine = Quarantine({task: why for task, why in journal.quarantined.items() if holds(why)})
         for fault in faults:
-            self._quarantine.note(fault)
+            if holds(fault.detail):
+                self._quarantine.note(fault)
         self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop, judge)
         self._graded = False  # whether any trial of this run was
 
@@ -132,6 +138,7 @@ class Rollouts:
 
         Raises UserError.
         """
+        self._quarantine.n_tasks = len(tasks)
         async with contextlib.AsyncExitStack() as stack:
             for name in dict.fromkeys(task.venue for task in tasks):
                 here = [task for task in tasks if task.venue == name]
@@ -230,7 +237,8 @@ class Rollouts:
             trajectory = await self._attempts.fill(
                 self._request(name, group), policy, patience.note, group.on_trajectory
             )
-            if trajectory.reward is None and not self._stop.asked:
+            quiet = self._stop.asked or group.task.name in self._quarantine.reasons  # one line was said of it
+            if trajectory.reward is None and not quiet:
                 log.warning("trial %s is dropped: %s: %s", trajectory.trial_name, trajectory.outcome, trajectory.detail)
             return trajectory
 

@@ -1,6 +1,7 @@
 """Finds, checks and loads Harbor task directories, and reads and writes their quarantine list."""
 
 import logging
+import os
 import tomllib
 from collections.abc import Collection, Iterable
 from functools import cache, lru_cache
@@ -115,8 +116,8 @@ def _category(path: Path) -> str:
 
 
 def looks_like_task(path: Path) -> bool:
-    visible_folder = path.is_dir() and not path.name.startswith(".")
-    return visible_folder and any((path / name).exists() for name in ("task.toml", "instruction.md"))
+    visible = not path.name.startswith(".")
+    return visible and any(os.path.exists(f"{path}/{name}") for name in ("task.toml", "instruction.md"))
 
 
 def read_quarantine(folder: Path) -> dict[str, Listed]:

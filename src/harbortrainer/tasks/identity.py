@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 SAME_FILES, SAME_TEXT = "the same files", "the same but for spacing, case or task.toml"
 SAME_INSTRUCTION, SAME_TEMPLATE = "the same instruction", "the same instruction template"
@@ -85,12 +86,12 @@ def template(instruction: str, code_words: Set[str] = frozenset()) -> str | None
     are left out. None when fewer than FEWEST_WORDS words are left.
     """
     words: list[str] = []
-    for found in _sentences(instruction):
-        for position, word in enumerate(found):
-            named = word in NUMBER_WORDS or (position > 0 and word in code_words and word not in SHELL_WORDS)
-            words.append("<p>" if named else word)
-    fixed = sum(not word.startswith("<") for word in words)
-    return " ".join(words) if fixed >= FEWEST_WORDS else None
+    names = NUMBER_WORDS | (code_words - SHELL_WORDS)
+    for first, *rest in _sentences(instruction):
+        words.append("<p>" if first in NUMBER_WORDS else first)
+        words += ["<p>" if word in names else word for word in rest]
+    fixed = islice((word for word in words if not word.startswith("<")), FEWEST_WORDS)
+    return " ".join(words) if len(list(fixed)) == FEWEST_WORDS else None
 
 
 @lru_cache(maxsize=1)
@@ -99,7 +100,7 @@ def _sentences(instruction: str) -> list[list[str]]:
     text = _QUOTED.sub(" <s> ", unicodedata.normalize("NFKC", instruction))
     marked = _NAME_LIKE.sub(lambda word: _NAMES.sub(" <p> ", word[0]), text)
     found = (_WORD.findall(sentence.lower()) for sentence in _SENTENCE.split(marked))
-    return [one for one in found if not all(word.startswith("<") or word in PLACE_WORDS for word in one)]
+    return [one for one in found if not all(word.startswith("<") for word in set(one) - PLACE_WORDS)]
 
 
 def code_words(code: str) -> frozenset[str]:

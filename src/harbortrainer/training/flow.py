@@ -8,6 +8,7 @@ from typing import Any, Self
 from harbortrainer.learning.batch import has_signal
 from harbortrainer.learning.pace import GroupSlot, OpenGroup, Pace
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName
+from harbortrainer.learning.treatment import unfit
 from harbortrainer.rollout.attempts import OnTrajectory
 from harbortrainer.rollout.gates import starts_ahead
 from harbortrainer.rollout.rollouts import GroupRequest, Rollouts
@@ -204,14 +205,18 @@ class Flow:
             await self._write_job(place.batch)
 
     async def _run_supplied(self, request: GroupRequest, place: GroupSlot) -> TrajectoryGroup:
-        """The group once its task's images are made; where they cannot be, the next task takes its place."""
+        """The group once its task's images are made; where they cannot be, or its first prompt is too long, the next
+        task takes its place.
+        """
         trials = self._running[place]
         while True:
             self._running[place] = 0  # it does not hold up groups whose images are ready
             async with self._rollouts.supplied(request) as lacking:
                 if not lacking:
                     self._running[place] = trials
-                    return await self._rollouts.run_group(request, self._patience)
+                    group = await self._rollouts.run_group(request, self._patience)
+                    if not (lacking := unfit(group)):
+                        return group
             self._unsupplied.add(request.task.name)
             here = [task for one, task in self._tasks_of.items() if one.batch == place.batch]
             other = self._schedule.instead(place.batch, {*self._unsupplied, *here})

@@ -1,7 +1,6 @@
 """Builds and pulls images: by the Engine API, or by the docker CLI where a Dockerfile needs BuildKit."""
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -19,7 +18,7 @@ from docker.errors import BuildError as DockerBuildError
 from docker.utils import parse_repository_tag
 
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images.steps import in_turn
+from harbortrainer.docker.images.steps import in_turn, lock_file, locked
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.errors import one_line
 
@@ -93,14 +92,8 @@ def only_here(reference: str, stop: threading.Event) -> Iterator[None]:
 
     Raises ImageError once `stop` is set.
     """
-    name = hashlib.sha256(f"{os.environ.get('DOCKER_HOST', '')} {reference}".encode()).hexdigest()
-    folder = cache_folder("builds")
-    make_folder(folder)
-    with (folder / name[:32]).open("w") as lock:  # the kernel frees it when the process dies
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+    with lock_file(reference) as lock:
+        while not locked(lock):
             if stop.wait(_LOCK_SEC):
                 raise ImageError(f"image {reference}: cancelled while another process made it")
         yield

@@ -291,9 +291,12 @@ def content_digest(environment_dir: Path) -> str:
         return known_digest
     digest = hashlib.sha256()
     for name, found in stats.items():
-        path, mode = environment_dir / name, found.st_mode
+        path, mode = f"{environment_dir}/{name}", found.st_mode
         kind = "l" if stat.S_ISLNK(mode) else "d" if stat.S_ISDIR(mode) else "f"
-        content = os.readlink(path).encode() if kind == "l" else path.read_bytes() if kind == "f" else b""
+        content = os.readlink(path).encode() if kind == "l" else b""
+        if kind == "f":
+            with open(path, "rb") as opened:
+                content = opened.read()
         digest.update(f"{name}\0{kind}{mode & 0o777:o}\0{len(content)}\0".encode())
         digest.update(content)
     _digests[environment_dir] = fingerprint, digest.hexdigest()

@@ -16,14 +16,12 @@ from docker.errors import DockerException, StreamParseError
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.images.builds import ImageError, LateError
 from harbortrainer.errors import EnvironmentFault, one_line
-from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
+from harbortrainer.learning.treatment import FIRST, PASSING, UNSUPPLIED, too_many
 from harbortrainer.stopping import cancel_all
 
-FIRST, MOST_FAILED = 30, 1 / 3  # of the first tasks so many may fail
 PAUSES_SEC = (5.0, 20.0, 60.0)  # after a fault of network, disk or daemon; then always the last one
 SAY_SEC, SAY_LESS_SEC = 30.0, 300.0  # between two lines on progress, while trials wait for images, and else
 MOST_AT_ONCE = 16
-SHOWN = 5  # failed tasks in an error
 _log = logging.getLogger("harbortrainer")
 
 Make = Callable[[Path], Awaitable[bool]]  # makes the images of a task; whether Docker lacked one. Raises ImageError
@@ -80,7 +78,7 @@ class ImageSupply:
     ) -> None:
         """`n_tasks`: of the run; `say` gets lines for the user; `window`: None = all images have room."""
         self._make, self._n, self._patience_sec, self._say = make, n_parallel, patience_sec, say
-        self._first = min(FIRST, n_tasks)
+        self._n_tasks = n_tasks
         self._orders: dict[Path, _Order] = {}
         self._waiting: dict[Path, None] = {}
         self._expected: Sequence[Path] = ()
@@ -259,13 +257,9 @@ class ImageSupply:
         """End the run when too many of its first tasks have no image: the machine, not the tasks, is at fault then."""
         known = [order for order in self._orders.values() if order.lacking is not None]
         failed = self.failed
-        if len(known) > self._first or len(failed) <= MOST_FAILED * self._first:
+        if not (lines := too_many(failed, len(known), self._n_tasks)):
             return
-        lines = [f"task {name}: {why}" for name, why in sorted(failed.items())]
-        more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-        self._fault = EnvironmentFault(
-            "\n".join([*lines[:SHOWN], *more, f"{len(failed)} of the first {len(known)} tasks have no image"])
-        )
+        self._fault = EnvironmentFault(f"{lines}\n{len(failed)} of the first {len(known)} tasks have no image")
         for order in self._orders.values():
             order.settled.set()
 

@@ -16,6 +16,7 @@ from harbortrainer.docker.box.relay import Relay
 from harbortrainer.docker.daemon import call
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Turn, without_segments
+from harbortrainer.learning.treatment import UNFIT
 from harbortrainer.model_api.exchange import Exchange
 from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -103,9 +104,10 @@ class AgentSession:
         if (failed := exchange.fault or exchange.conversation.fault) is not None:
             prefix = SAMPLING if isinstance(failed, SamplingError) else f"{type(failed).__name__}: "
             return Outcome.INFRASTRUCTURE_ERROR, prefix + str(failed), None
-        if (lost := without_grade(result)) is not None:
+        sampled = any(turn.completion_tokens_T for turn in self.own_turns)
+        if (lost := without_grade(result)) is not None and (sampled or not exchange.full):
             return lost
-        if not any(turn.completion_tokens_T for turn in self.own_turns):
+        if not sampled:
             return Outcome.INFRASTRUCTURE_ERROR, self._silent(result), None
         reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
         if reward is None:
@@ -120,10 +122,10 @@ class AgentSession:
         """Why nothing was sampled for the agent. `result`: of its trial, whose folder has the program's log."""
         if self.exchange.conversation.unanswered:
             return UNANSWERED
-        why = NEVER_ASKED
         if full := self.exchange.full:
-            why = f"the agent's first prompt leaves no room for an answer: {full}"
-        elif self.stop_reason == "timeout" and result and (spent := result.agent_execution) and spent.finished_at:
+            return UNFIT + full
+        why = NEVER_ASKED
+        if self.stop_reason == "timeout" and result and (spent := result.agent_execution) and spent.finished_at:
             seconds = (spent.finished_at - spent.started_at).total_seconds() if spent.started_at else 0.0
             why += f" in the {seconds:.0f} s that it had (trial_timeout_sec, or its task's limit)"
         words = last_words(self.failure or (printed(result.trial_uri) if result else ""))

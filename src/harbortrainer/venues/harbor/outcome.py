@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from harbortrainer.learning.trajectory import Outcome
+from harbortrainer.learning.treatment import UNFIT
 from harbortrainer.policy.tinker_llm import TinkerLLM
 from harbortrainer.rollout.quarantine import SAMPLING, UNANSWERED
 
@@ -29,15 +30,16 @@ def classify(result: "TrialResult", llm: TinkerLLM) -> Verdict:
     """Return the outcome, detail and reward of a finished trial; only trainable outcomes have a reward."""
     if llm.fault is not None:
         return Outcome.INFRASTRUCTURE_ERROR, SAMPLING + str(llm.fault), None
+    sampled = any(turn.completion_tokens_T for turn in llm.turns)
+    if llm.full and not sampled:  # whatever the verifier did
+        return Outcome.INFRASTRUCTURE_ERROR, UNFIT + llm.full, None
     if (lost := without_grade(result)) is not None:
         return lost
     reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
     if reward is None:
         return Outcome.VERIFIER_ERROR, problem, None
-    if not any(turn.completion_tokens_T for turn in llm.turns):
+    if not sampled:
         detail = UNANSWERED if llm.unanswered else "nothing was sampled before the trial ended"
-        if llm.stop_reason == "context_length":
-            detail = f"nothing was sampled: the first prompt leaves no room in context_limit={llm.context_limit}"
         return Outcome.INFRASTRUCTURE_ERROR, detail, None
     detail = "the policy ended its shell" if llm.stop_reason == "session_ended" else ""
     return GRADED[llm.stop_reason], detail, reward
