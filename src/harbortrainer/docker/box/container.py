@@ -17,10 +17,10 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 from harbortrainer.docker.box.archive import TooMuch, raise_for_status, url_of
 from harbortrainer.docker.box.holders import Holders, Key
 from harbortrainer.docker.box.runtime import runtime
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import engine, remove_container
 from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.images.volumes import without_volumes
-from harbortrainer.docker.keeping.cleaning import RUN_ID, TRIAL, labels, remove_container
+from harbortrainer.docker.keeping.ownership import RUN_ID, TRIAL, labels
 from harbortrainer.docker.network.bridge import forget_network, trial_network
 from harbortrainer.errors import UserError
 

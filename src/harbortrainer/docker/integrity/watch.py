@@ -17,7 +17,7 @@ from typing import Any
 import requests
 from docker.errors import APIError, DockerException
 
-from harbortrainer.docker.box.inside import first_of, shell_of
+from harbortrainer.docker.box.first_process import first_of, shell_of
 from harbortrainer.docker.daemon import call, engine, first_process
 from harbortrainer.docker.integrity.privileged import RootProgram, start
 from harbortrainer.errors import one_line
