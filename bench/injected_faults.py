@@ -25,7 +25,7 @@ from bench.variants import TOKENIZER, Script, ScriptedClient
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.image import images_of
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import ownership
 from harbortrainer.docker.keeping.cleaning import reap
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
@@ -69,7 +69,7 @@ class Injector:
     def _watch(self) -> None:
         client = engine()
         while not self._closed.wait(0.1):
-            for container in client.containers(filters={"label": [f"{cleaning.RUN_ID}={RUN_ID}", cleaning.TRIAL]}):
+            for container in client.containers(filters={"label": [f"{ownership.RUN_ID}={RUN_ID}", ownership.TRIAL]}):
                 if (identity := container["Id"]) not in self._seen:
                     self._seen.add(identity)
                     if self._chance.random() < self._share:

@@ -29,7 +29,7 @@ os.environ.setdefault("HARBOR_TELEMETRY", "0")
 from bench import report
 from bench.journal import Audit, audit, phase
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import ownership
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.run.directory import RunDirectory, run_ids
 from tests.support.small_server import MODEL, Server
@@ -185,7 +185,7 @@ def _sleep(trainer: Trainer, seconds: float) -> None:
 def _containers(run: RunDirectory) -> list[str]:
     if not run.ids.exists():
         return []
-    found = engine().containers(all=True, filters={"label": f"{cleaning.RUN_ID}={run_ids(run).run_id}"})
+    found = engine().containers(all=True, filters={"label": f"{ownership.RUN_ID}={run_ids(run).run_id}"})
     return [container["Id"] for container in found]
 
 

@@ -41,7 +41,7 @@ from bench.journal import audit
 from bench.kills import AUDITED, server
 from bench.off_policy import Quiet
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import ownership
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import ServerLost
 from harbortrainer.policy.sampler import SamplingError
@@ -349,7 +349,7 @@ def _publish(arguments: argparse.Namespace, run: RunDirectory, faults: Faults, m
 
 
 def _containers(run: RunDirectory) -> int:
-    label = f"{cleaning.RUN_ID}={run_ids(run).run_id}"
+    label = f"{ownership.RUN_ID}={run_ids(run).run_id}"
     return len(engine().containers(all=True, filters={"label": label}))
 
 

@@ -13,7 +13,7 @@ from harbortrainer.docker.integrity import privileged
 from tests.conftest import ROOT
 from tests.integration.test_unasked import make_task as system_task
 from tests.support.another_user import another_user
-from tests.support.docker_parts import a_run, remove_run
+from tests.support.docker_parts import a_run, containers, remove_run, stopping_container
 from tests.support.quiet_attacks import HONEST, QUIET, Quiet, quiet_task, serving
 from tests.support.system_attacks import ATTACKS
 from tests.support.unseen_attacks import SCRATCH, UNSEEN, Unseen, unseen_task
@@ -55,6 +55,14 @@ def test_what_no_opened_file_shows_counts(tmp_path: Path, name: str) -> None:
     one: Unseen = UNSEEN_ONES[name]
     found = reward(unseen_task(tmp_path / "own"), unseen_serving(one))
     assert found == "1.0" if name == "honest" else found in ("0.0", "None")
+
+
+def test_a_container_in_which_dockers_own_commands_are_stopped_is_removed(tmp_path: Path) -> None:
+    code = "from harbortrainer.docker.keeping.cleaning import reap; reap()"
+    env = os.environ | {"HOME": str(tmp_path), "PYTHONPATH": f"{ROOT}/src"}
+    with stopping_container(run := a_run("test-stops")):
+        subprocess.run([*another_user(), sys.executable, "-c", code], env=env, cwd="/", check=True, timeout=60)
+        assert containers(run) == []
 
 
 @pytest.mark.parametrize("solved", [True, False])

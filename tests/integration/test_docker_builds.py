@@ -16,7 +16,7 @@ from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import image as images
 from harbortrainer.docker.images.builds import ImageError
 from harbortrainer.docker.images.image import content_digest
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import ownership
 from harbortrainer.durable.process import PID
 from tests.support.docker_parts import BASE, prepare_images, write_task
 
@@ -58,8 +58,8 @@ async def test_a_failed_build_is_named_and_a_good_one_is_labelled_and_marked_as_
     try:
         built = engine().inspect_image(reference)
         labels = built["Config"]["Labels"]
-        assert labels[cleaning.BUILT_FOR] == "test-builds" and labels[cleaning.BUILT].startswith("20")
-        assert (labels[cleaning.LABEL], PID in labels) == ("1", False)
+        assert labels[ownership.BUILT_FOR] == "test-builds" and labels[ownership.BUILT].startswith("20")
+        assert (labels[ownership.LABEL], PID in labels) == ("1", False)
         await images.task_image(good / "environment", None)
         used = engine().inspect_image(reference)
         assert used["Metadata"]["LastTagTime"] > built["Metadata"]["LastTagTime"] and used["Id"] == built["Id"]

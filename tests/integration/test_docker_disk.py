@@ -14,7 +14,7 @@ import pytest
 
 from harbortrainer.cli.main import main
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping import cleaning, disk_guard
+from harbortrainer.docker.keeping import cleaning, disk_guard, ownership
 from harbortrainer.docker.keeping.cleaning import drain
 from harbortrainer.docker.keeping.disk_guard import eviction_reason, guarding_disk
 from harbortrainer.docker.network.bridge import NAME
@@ -96,7 +96,7 @@ def test_clean_lists_first_and_takes_only_what_is_ours_and_dead(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    mine, shared = cleaning.labels("r"), {cleaning.LABEL: "1"}
+    mine, shared = ownership.labels("r"), {ownership.LABEL: "1"}
     dead = _make_things("dead", mine | {PID: f"{os.getpid()}:1"})
     kept = _make_things("mine", mine) | _make_things("strange", {PID: f"{os.getpid()}:1"})
     unused, held, in_use = (_image(name, **shared) for name in ("unused", "held", "in-use"))

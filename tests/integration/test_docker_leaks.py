@@ -14,10 +14,9 @@ from docker.errors import APIError
 
 from harbortrainer.docker.box import container, environment
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import cleaning, ownership
 from harbortrainer.docker.keeping.cleaning import drain, owned_objects, reap
 from harbortrainer.docker.keeping.removals import removals
-from harbortrainer.durable.process import PID
 from tests.support.docker_parts import (
     BASE,
     a_run,
@@ -26,6 +25,7 @@ from tests.support.docker_parts import (
     prepare_images,
     reward,
     run_trial,
+    stopping_container,
     write_task,
 )
 from tests.support.shapes import SHAPES
@@ -173,16 +173,7 @@ async def test_a_killed_trainer_is_cleaned_up_after_by_the_next_run(tmp_path: Pa
 
 
 def test_a_container_in_which_dockers_own_commands_are_stopped_is_removed() -> None:
-    run = a_run("test-stops")
-    stops = "while :; do kill -STOP -1; sleep 0.01; done & exec sleep infinity"
-    marks = cleaning.labels(run) | {PID: "1:1"}  # of a process that has ended
-    made = engine().create_container("harbortrainer/base:bookworm", ["bash", "-c", stops], labels=marks)
-    engine().start(made["Id"])
-    with contextlib.ExitStack() as commands:
-        for _ in range(6):  # some are stopped while they come in, for which Docker waits
-            command = commands.enter_context(subprocess.Popen(["docker", "exec", made["Id"], "true"]))
-            with pytest.raises(subprocess.TimeoutExpired):
-                command.wait(0.5)
+    with stopping_container(run := a_run("test-stops")):
         began = time.monotonic()
         reap()
         assert time.monotonic() - began < 30 and containers(run) == []
@@ -230,11 +221,11 @@ async def test_what_compose_made_for_a_killed_trainer_goes_too(tmp_path: Path) -
         async with asyncio.timeout(600):
             while not (await asyncio.to_thread(_runs, "sleep 1000", run_id)):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
-        mine = [thing for thing in owned_objects() if thing.labels.get(cleaning.RUN_ID) == run_id]
+        mine = [thing for thing in owned_objects() if thing.labels.get(ownership.RUN_ID) == run_id]
         assert Counter(thing.kind for thing in mine) == {"container": 2, "network": 2, "volume": 1, "image": 2}
         await _kill(victim)
         assert {thing.name for thing in mine} <= set(await asyncio.to_thread(reap))
-        assert not [thing for thing in owned_objects() if thing.labels.get(cleaning.RUN_ID) == run_id]
+        assert not [thing for thing in owned_objects() if thing.labels.get(ownership.RUN_ID) == run_id]
 
 
 async def test_reaping_a_run_takes_all_of_it_and_nothing_else(tmp_path: Path) -> None:
@@ -259,7 +250,7 @@ async def test_an_engine_that_is_gone_ends_the_trial_with_its_error(
 
 
 def test_what_the_daemon_does_not_let_go_is_told_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    client, labels, network = engine(), cleaning.labels(f"{RUN}-held"), f"{RUN}-held"
+    client, labels, network = engine(), ownership.labels(f"{RUN}-held"), f"{RUN}-held"
     client.create_network(network, labels=labels)
     volume = client.create_volume(f"{RUN}-volume", labels=labels)["Name"]
     holder = client.create_container(
@@ -279,7 +270,7 @@ def test_what_the_daemon_does_not_let_go_is_told_and_stops_nothing(caplog: pytes
 
 
 def test_labels_of_a_network_are_reaped_too() -> None:
-    network = engine().create_network(f"{RUN}-network", labels=cleaning.labels(f"{RUN}-network"))
+    network = engine().create_network(f"{RUN}-network", labels=ownership.labels(f"{RUN}-network"))
     assert f"{RUN}-network" in reap(f"{RUN}-network")
     assert not engine().networks(ids=[network["Id"]])
 
@@ -293,5 +284,5 @@ async def test_every_container_of_a_compose_task_is_labelled_its_separate_verifi
     assert reward(await run_trial(task, run_id)) == 1
     events.close()
     names = {event["Actor"]["Attributes"]["name"]: event["Actor"]["Attributes"] for event in await seen}
-    mine = {name: labels.get(cleaning.RUN_ID) for name, labels in names.items() if name.startswith(task.name)}
+    mine = {name: labels.get(ownership.RUN_ID) for name, labels in names.items() if name.startswith(task.name)}
     assert len(mine) == 3 and set(mine.values()) == {run_id}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker.daemon import engine, ping_docker
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import ownership
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.rollout.rollouts import Rollouts
@@ -67,7 +67,7 @@ async def test_a_daemon_that_comes_back_costs_nobody_a_reward(
     assert [t.reward for t in group.trajectories_G] == [1.0] * N_TRIALS and not group.lost
     assert all(t.attempt > 1 for t in group.trajectories_G)
     assert "Docker is back" in caplog.text
-    left = engine().containers(all=True, filters={"label": cleaning.TRIAL})
+    left = engine().containers(all=True, filters={"label": ownership.TRIAL})
     assert left == [], "those that the outage hit are gone too"
 
 

@@ -13,9 +13,10 @@ from harbortrainer.docker.box import shell
 from harbortrainer.docker.box.command import IN_SHELL, ShellCommand
 from harbortrainer.docker.box.container import ContainerSpec, container_name, start_container
 from harbortrainer.docker.box.shell import Shells
-from harbortrainer.docker.daemon import call
+from harbortrainer.docker.daemon import call, remove_container
 from harbortrainer.docker.images.image import task_image
-from harbortrainer.docker.keeping.cleaning import drain, labels, remove_container
+from harbortrainer.docker.keeping.cleaning import drain
+from harbortrainer.docker.keeping.ownership import labels
 
 
 @pytest_asyncio.fixture

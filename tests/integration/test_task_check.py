@@ -11,7 +11,7 @@ import pytest
 from harbortrainer.cli.main import main
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.integrity.allowed import allowed
-from harbortrainer.docker.keeping.cleaning import RUN_ID
+from harbortrainer.docker.keeping.ownership import RUN_ID
 from harbortrainer.durable.process import this_process
 from harbortrainer.tasks.folders import read_quarantine
 from tests.support.shapes import SHAPES

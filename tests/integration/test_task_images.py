@@ -9,7 +9,7 @@ from harbortrainer.docker.checks.preflight import check_docker
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import image as images
 from harbortrainer.docker.images.inventory import image_ids, missing_images
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import ownership
 from tests.support.docker_parts import BASE, a_run, prepare_images, remove_run, up, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -63,7 +63,7 @@ async def test_tmux_is_added_to_an_image_once(tmp_path: Path) -> None:
         names = list(image_ids([task]))
         base, made = (engine().inspect_image(name) for name in names)
         assert names[0] == reference and made["Parent"] and made["RepoTags"] == [names[1]]
-        assert made["Config"]["Labels"][cleaning.BUILT_FOR] == run
+        assert made["Config"]["Labels"][ownership.BUILT_FOR] == run
         differing = {key for key in made["Config"] if made["Config"][key] != base["Config"][key]}
         assert differing <= {"Image", "Labels", "Hostname"}
         for _ in range(2):

@@ -17,7 +17,7 @@ from harbor.models.task.config import NetworkMode, NetworkPolicy
 
 from harbortrainer.docker.box.environment import ComposeEnvironment, DockerEngineEnvironment
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import cleaning, ownership
 from harbortrainer.docker.keeping.cleaning import drain
 from harbortrainer.docker.network import bridge as network
 from harbortrainer.docker.network.bridge import trial_network
@@ -214,7 +214,7 @@ async def test_runs_share_the_network_and_find_it_again_or_make_it_anew(tmp_path
     rules = jumps().count(f"-i {first.bridge} ")  # two processes may have added one each
     network.forget_network()  # as another process
     assert trial_network() == first
-    assert not cleaning.is_left_over(engine().inspect_network(first.id)["Labels"], RUN)
+    assert not ownership.is_left_over(engine().inspect_network(first.id)["Labels"], RUN)
     assert jumps().count(f"-i {first.bridge} ") == rules > 0  # the rule was not added again
     unused = [one.thing for one in cleaning.candidates(None) if one.thing.id == first.id]
     if refusal := unused[0].remove() if unused else "active endpoints":

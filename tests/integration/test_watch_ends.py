@@ -16,7 +16,7 @@ import pytest
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.integrity.traces import PREFIX, Trace, Traces
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import ownership
 from tests.conftest import ROOT
 from tests.support.another_user import another_user
 from tests.support.docker_parts import a_run, remove_run, started, write_task
@@ -84,9 +84,9 @@ def trainer(environment: DockerEngineEnvironment, run_id: str, user: list[str]) 
 
 def helpers(run_id: str) -> list[str]:
     """Containers of the run that are no trial's."""
-    found = engine().containers(all=True, filters={"label": f"{cleaning.RUN_ID}={run_id}"})
+    found = engine().containers(all=True, filters={"label": f"{ownership.RUN_ID}={run_id}"})
     return [
-        one["Id"] for one in found if not one["Labels"][cleaning.TRIAL] and one["HostConfig"]["NetworkMode"] == "none"
+        one["Id"] for one in found if not one["Labels"][ownership.TRIAL] and one["HostConfig"]["NetworkMode"] == "none"
     ]
 
 

@@ -1,9 +1,11 @@
 """Tasks, trials and environments for the Docker tests."""
 
 import asyncio
+import contextlib
 import logging
+import subprocess
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,12 @@ from harbor.models.trial.result import TrialResult
 from harbor.trial.trial import Trial
 
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.box.first_process import end_all
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.image import image_notes, images_of
 from harbortrainer.docker.integrity import processes
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import cleaning, ownership
+from harbortrainer.durable.process import PID
 from harbortrainer.venues.harbor.environment import environment_config
 from tests.support.task_folder import BASE as BASE
 from tests.support.task_folder import SOLVE as SOLVE
@@ -122,7 +126,7 @@ def remove_run(run_id: str) -> None:
 
     `reap` takes what any dead process left; a test in another process may wait for just that.
     """
-    for container in engine().containers(all=True, filters={"label": f"{cleaning.RUN_ID}={run_id}"}):
+    for container in engine().containers(all=True, filters={"label": f"{ownership.RUN_ID}={run_id}"}):
         cleaning.remove_container(container["Id"])
 
 
@@ -134,5 +138,23 @@ def let_processes_end(patch: pytest.MonkeyPatch) -> None:
 
 def containers(run_id: str) -> list[str]:
     """IDs of the run's containers, without those that only hold a network namespace."""
-    marks = [f"{cleaning.RUN_ID}={run_id}", cleaning.TRIAL]
+    marks = [f"{ownership.RUN_ID}={run_id}", ownership.TRIAL]
     return [container["Id"] for container in engine().containers(all=True, filters={"label": marks})]
+
+
+@contextlib.contextmanager
+def stopping_container(run_id: str) -> Iterator[None]:
+    """A container of a process that has ended, which stops what Docker starts there; some come in meanwhile."""
+    stops = "while :; do kill -STOP -1; sleep 0.01; done & exec sleep infinity"
+    marks = ownership.labels(run_id) | {PID: "1:1"}
+    made = engine().create_container("harbortrainer/base:bookworm", ["bash", "-c", stops], labels=marks)["Id"]
+    engine().start(made)
+    with contextlib.ExitStack() as commands:
+        for _ in range(6):  # Docker waits for those that were stopped
+            command = commands.enter_context(subprocess.Popen(["docker", "exec", made, "true"]))
+            with pytest.raises(subprocess.TimeoutExpired):
+                command.wait(0.5)
+        try:
+            yield
+        finally:
+            end_all(made)

@@ -5,6 +5,8 @@ Each waits until verification's process is there, acts once, and makes DONE.
 
 import shlex
 
+from harbortrainer.docker.integrity.marks import OWN_FOLDERS
+
 DONE = "/app/done"
 # Verification: a process with something to find in its memory, and an open pipe. It ends when the policy has acted.
 VERIFIES = f"""import os, time
@@ -98,8 +100,8 @@ ATTACKS: dict[str, tuple[str, str]] = {
     ),
     "write-the-reward": (f"open('{_REWARD}', 'w').write('1')", _REWARD),
     "write-the-reward-as-an-orphan": (f"orphan(lambda: open('{_REWARD}', 'w').write('1'))", _REWARD),
-    "rename-a-reward": (f"open('/app/r', 'w').write('1'); os.rename('/app/r', '{_REWARD}')", "/logs/verifier"),
-    "link-a-test": ("os.symlink('/app', '/tests/test_x.py')", "/tests"),
+    "rename-a-reward": (f"open('/app/r', 'w').write('1'); os.rename('/app/r', '{_REWARD}')", OWN_FOLDERS),
+    "link-a-test": ("os.symlink('/app', '/tests/test_x.py')", OWN_FOLDERS),
     "hold-a-file": (f"file = open('{_REWARD}', 'w')", _REWARD),
     "map-a-file": (
         f"file = open('{_REWARD}', 'w+b'); file.write(b'0'); file.flush(); page = mmap.mmap(file.fileno(), 1); "

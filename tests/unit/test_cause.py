@@ -317,6 +317,61 @@ def test_where_there_is_no_solution_the_instruction_tells_where_the_work_is(
     assert bool(judged(path, solution=None, instruction=ASKS, **facts)) is is_cause
 
 
+READS = dict.fromkeys(("/tests/test.sh", "/app/y.txt"), (9,))
+
+
+@pytest.mark.parametrize(
+    ("path", "first", "readers", "is_cause"),
+    [
+        ("/app/y.txt", ["/tests/test.sh"], {"/app/y.txt": (9,)}, False),  # a program that starts no others
+        ("/app/y.txt", ["/tests/test.sh"], READS, False),  # the tests' own
+        ("/app/y.txt", [], READS, True),  # which was about to load them
+        ("/app/y.txt", ["/tests/test.sh"], {"/app/y.txt": (5,)}, True),  # it starts others
+        ("/app/y.txt", ["/tests/test.sh"], {"/app/y.txt": (9, 5)}, True),
+        ("/app/z.txt", ["/tests/test.sh"], {"/app/z.txt": (9,)}, True),  # not named
+        ("/app/Makefile", ["/tests/test.sh"], {"/app/Makefile": (9,)}, False),  # any word, in the working directory
+        ("/srv/data/Makefile", ["/tests/test.sh"], {"/srv/data/Makefile": (9,)}, True),
+        ("/srv/data/y.txt", ["/tests/test.sh"], {"/srv/data/y.txt": (9,)}, False),
+        ("/usr/lib/y.txt", ["/tests/test.sh"], {"/usr/lib/y.txt": (9,)}, True),  # elsewhere
+    ],
+)
+def test_a_file_that_the_tests_name_is_work_where_no_solution_tells(
+    path: str, first: Sequence[str], readers: Mapping[str, tuple[int, ...]], is_cause: bool
+) -> None:
+    opened = {one: place for place, one in enumerate(dict.fromkeys((*first, path, "/tests/test.sh", "/app/out")))}
+    seen = Seen(opened, readers=readers, programs={9: WatchProgram(5, "/", ("cat",)), 5: TEST})
+    changed = Changed((FileChange(path, ChangeKind.ADDED), WORK), {*PLAIN, path})
+    asked = Asked(None, ASKS, "/app", tests={"y.txt", "Makefile"})
+    assert bool(causes_of(changed, seen, asked)) is is_cause
+    assert causes_of(changed, seen, Asked(SOLUTION, ASKS, "/app", tests={"y.txt", "Makefile"}))
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "same", "is_cause"),
+    [
+        ("/app/tools/run", ChangeKind.CHANGED, True, False),
+        ("/srv/data/key", ChangeKind.CHANGED, True, False),
+        ("/app/tools/run", ChangeKind.CHANGED, False, True),  # and another content
+        ("/usr/bin/run", ChangeKind.CHANGED, True, True),
+        ("/app", ChangeKind.REMOVED, False, False),
+        ("/opt/app", ChangeKind.REMOVED, False, True),
+    ],
+)
+def test_rights_alone_and_deletions_are_work_where_no_solution_tells_and_the_work_is(
+    path: str, kind: ChangeKind, same: bool, is_cause: bool
+) -> None:
+    opened = {} if kind is ChangeKind.REMOVED else {path: 0, "/app/out": 1}
+    changed = Changed((FileChange(path, kind), WORK), PLAIN, is_same=lambda _: same)
+    assert bool(causes_of(changed, Seen(opened), Asked(None, ASKS, "/app"))) is is_cause
+
+
+def test_accounts_that_the_instruction_names_are_work_where_no_solution_tells() -> None:
+    users = FileChange("/etc/passwd", ChangeKind.CHANGED)
+    changed = Changed((users,), [users.path], accounts=[users.path])
+    kinds = Asked(None, ASKS), Asked(SOLUTION, ASKS)
+    assert [bool(causes_of(changed, Seen({users.path: 0}), asked)) for asked in kinds] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("path", "instruction", "is_cause"),
     [

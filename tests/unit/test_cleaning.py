@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import cleaning, ownership
 from harbortrainer.docker.keeping.cleaning import OwnedObject, candidates, tidy
 from harbortrainer.durable.process import PID
 
 DAY = 86400.0
-DEAD = cleaning.labels("gone") | {PID: f"{os.getpid()}:1"}
-SHARED = {cleaning.LABEL: "1"}
+DEAD = ownership.labels("gone") | {PID: f"{os.getpid()}:1"}
+SHARED = {ownership.LABEL: "1"}
 
 
 class Images:
@@ -55,7 +55,7 @@ def test_images_go_by_their_last_tag_and_never_while_a_container_is_made_of_them
 
 def test_what_the_dead_own_comes_first_and_the_living_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     images = Images(monkeypatch, old=40)
-    mine = OwnedObject("container", "mine", cleaning.labels("r"), 0.0)
+    mine = OwnedObject("container", "mine", ownership.labels("r"), 0.0)
     images.things = [mine, OwnedObject("container", "dead", DEAD), *images.things, OwnedObject("image", "built", DEAD)]
     found = candidates(30.0)
     assert [one.thing.name for one in found] == ["dead", "built", "old"]

@@ -11,7 +11,7 @@ from harbor.models.task.config import EnvironmentConfig
 
 from harbortrainer.docker.box.compose import overlay
 from harbortrainer.docker.box.environment import ComposeEnvironment
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import ownership
 from harbortrainer.docker.network.host_rules import COMPOSE_BRIDGES
 from harbortrainer.errors import UserError
 
@@ -34,7 +34,7 @@ services: {db: {image: x}, web: {build: ./web}}
 networks: {inner: , found: {external: true}}
 volumes: {data: {}, kept: {external: true}}
 """)
-    labels = cleaning.labels("run7")
+    labels = ownership.labels("run7")
     own = {name: dict(service["labels"]) for name, service in content["services"].items()}
     assert len({label.pop("harbortrainer.overlay") for label in own.values()}) == 1, "one trial"
     assert own == dict.fromkeys(("main", "db", "web"), labels)
@@ -71,7 +71,7 @@ def test_an_image_of_the_task_is_not_built(lay: Lay) -> None:
 
 
 def test_an_environment_without_a_compose_file_is_labelled_too(lay: Lay) -> None:
-    labels = cleaning.labels("run7")
+    labels = ownership.labels("run7")
     main = lay(None)["services"]["main"]
     assert main.pop("labels").items() > labels.items()
     assert main == {"init": True, "stop_grace_period": "0s", "build": {"labels": labels}}

@@ -8,8 +8,8 @@ import pytest
 import requests
 
 from harbortrainer.docker.keeping import disk_guard
-from harbortrainer.docker.keeping.cleaning import TRIAL
 from harbortrainer.docker.keeping.disk_guard import GIB, DiskGuard, Space, eviction_reason, reserve_of
+from harbortrainer.docker.keeping.ownership import TRIAL
 
 EVERY_SEC = 2.0
 

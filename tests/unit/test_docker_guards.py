@@ -12,7 +12,7 @@ from harbor.models.environment_type import EnvironmentType
 
 from harbortrainer.docker.box.compose import overlay
 from harbortrainer.docker.box.container import container_name
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import ownership
 from harbortrainer.durable.process import HOST, PID, lives, started, this_process
 from harbortrainer.errors import UserError
 from harbortrainer.venues.harbor.environment import (
@@ -40,20 +40,20 @@ def make_task(tmp_path: Path) -> MakeTask:
 
 
 def test_a_live_owner_is_not_dead_and_a_dead_one_is() -> None:
-    code = "import json; from harbortrainer.docker.keeping.cleaning import labels; print(json.dumps(labels('r')))"
+    code = "import json; from harbortrainer.docker.keeping.ownership import labels; print(json.dumps(labels('r')))"
     theirs = yaml.safe_load(subprocess.check_output([sys.executable, "-c", code], text=True))
-    assert not cleaning.is_left_over(cleaning.labels("r"))
-    assert cleaning.is_left_over(theirs)
+    assert not ownership.is_left_over(ownership.labels("r"))
+    assert ownership.is_left_over(theirs)
 
 
 def test_a_reused_pid_does_not_keep_the_dead_alive() -> None:
-    assert cleaning.is_left_over(cleaning.labels("r") | {PID: f"{os.getpid()}:1"})
+    assert ownership.is_left_over(ownership.labels("r") | {PID: f"{os.getpid()}:1"})
 
 
 def test_owners_out_of_our_sight_and_strangers_are_left_alone() -> None:
-    assert not cleaning.is_left_over(cleaning.labels("r") | {PID: "999999:1", HOST: "elsewhere"})
-    assert not cleaning.is_left_over({PID: "999999:1"})
-    assert not cleaning.is_left_over({})
+    assert not ownership.is_left_over(ownership.labels("r") | {PID: "999999:1", HOST: "elsewhere"})
+    assert not ownership.is_left_over({PID: "999999:1"})
+    assert not ownership.is_left_over({})
 
 
 def test_only_an_owner_that_we_see_is_alive() -> None:
@@ -67,11 +67,11 @@ def test_a_run_removes_its_own_and_nothing_of_a_live_neighbour() -> None:
     """Another live process: with the labels of a copied run directory, and of another run."""
     neighbour = this_process() | {PID: f"{os.getppid()}:{started(os.getppid())}"}
     unseen = this_process() | {HOST: "elsewhere"}
-    assert cleaning.is_left_over(cleaning.labels("r"), "r")
-    assert cleaning.is_left_over(cleaning.labels("r") | unseen, "r"), "an earlier process of the run, before a reboot"
-    assert not cleaning.is_left_over(cleaning.labels("r") | neighbour, "r")
-    assert not cleaning.is_left_over(cleaning.labels("other") | unseen, "r")
-    assert not cleaning.is_left_over(cleaning.labels("other"), "r")
+    assert ownership.is_left_over(ownership.labels("r"), "r")
+    assert ownership.is_left_over(ownership.labels("r") | unseen, "r"), "an earlier process of the run, before a reboot"
+    assert not ownership.is_left_over(ownership.labels("r") | neighbour, "r")
+    assert not ownership.is_left_over(ownership.labels("other") | unseen, "r")
+    assert not ownership.is_left_over(ownership.labels("other"), "r")
 
 
 def test_container_names_are_valid_and_never_repeat() -> None:
@@ -136,7 +136,7 @@ def test_a_compose_task_gets_harbors_environment_with_our_overlay(make_task: Mak
     content = yaml.safe_load(overlay(task / "environment", "run7", prebuilt=False).read_text())
     for service in ("main", "db"):
         assert content["services"][service]["stop_grace_period"] == "0s"
-        assert content["services"][service]["labels"][cleaning.RUN_ID] == "run7"
+        assert content["services"][service]["labels"][ownership.RUN_ID] == "run7"
 
 
 def test_other_environments_pass_through(make_task: MakeTask) -> None:

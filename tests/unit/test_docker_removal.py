@@ -7,7 +7,7 @@ import pytest
 import requests
 from docker.errors import APIError
 
-from harbortrainer.docker.keeping import cleaning
+from harbortrainer.docker.keeping import cleaning, ownership
 
 GONE = requests.ConnectionError("refused")
 
@@ -73,7 +73,7 @@ async def test_a_container_that_is_still_made_is_waited_for(monkeypatch: pytest.
 def test_a_container_that_does_not_go_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run began with a traceback where an earlier one's container hung in its removal."""
     daemon = Daemon(monkeypatch, requests.ReadTimeout("read timed out"), None)
-    dead = cleaning.labels("r") | {cleaning.PID: "999999:1"}
+    dead = ownership.labels("r") | {cleaning.PID: "999999:1"}
     things = [cleaning.OwnedObject("container", name, dead) for name in ("stuck", "other")]
     monkeypatch.setattr(cleaning, "owned_objects", lambda: iter(things))
     monkeypatch.setattr(cleaning, "_N_REAPERS", 1)
@@ -82,7 +82,7 @@ def test_a_container_that_does_not_go_does_not_keep_the_others(monkeypatch: pyte
 
 def test_a_daemon_that_goes_away_ends_the_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
     Daemon(monkeypatch, GONE)
-    dead = cleaning.labels("r") | {cleaning.PID: "999999:1"}
+    dead = ownership.labels("r") | {cleaning.PID: "999999:1"}
     monkeypatch.setattr(cleaning, "owned_objects", lambda: iter([cleaning.OwnedObject("container", "c", dead)]))
     with pytest.raises(requests.ConnectionError):
         cleaning.reap()

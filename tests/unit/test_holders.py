@@ -11,7 +11,7 @@ import requests
 from docker.errors import APIError
 
 from harbortrainer.docker import daemon
-from harbortrainer.docker.box import first_shell, holders, inside
+from harbortrainer.docker.box import first_process, first_shell, holders
 from harbortrainer.docker.box.holders import Holder, Holders, Key
 from harbortrainer.docker.integrity import layer
 
@@ -86,10 +86,10 @@ def test_first_shells_go_on_after_a_container_that_ended(monkeypatch: pytest.Mon
 
 def test_only_the_oldest_container_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer, "_folders", {})
-    monkeypatch.setattr(inside, "_roots", {})
-    monkeypatch.setattr(inside, "_OWN_USERS", Path("/proc/self/uid_map").read_text().split())
+    monkeypatch.setattr(first_process, "_roots", {})
+    monkeypatch.setattr(first_process, "_OWN_USERS", Path("/proc/self/uid_map").read_text().split())
     for number in range(1030):
         layer.remember_folders(f"c{number}", {})
-        inside.remember_root(f"c{number}", os.getpid(), os.getpid())
-    for known in (layer._folders, inside._roots):
+        first_process.remember_root(f"c{number}", os.getpid(), os.getpid())
+    for known in (layer._folders, first_process._roots):
         assert list(known) == [f"c{number}" for number in range(6, 1030)]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from harbortrainer.docker.integrity.mentions import names_of, words_of
+from harbortrainer.docker.integrity.mentions import names_of, words_of, words_of_tests
 from harbortrainer.docker.integrity.watch import Seen, WatchProgram
 
 
@@ -18,6 +18,7 @@ def test_words_come_from_tests_from_what_runs_and_from_what_is_no_library(tmp_pa
     program = WatchProgram(1, "/usr/bin", ("/bin/sh", "judge"))
     words = words_of(tmp_path, Seen(dict.fromkeys(image, 0), programs={7: program}), image.get)
     assert words == {"exists", "opt", "lenient.flag", "-e", "skip", "find", "mercy"}
+    assert words_of_tests(tmp_path) == {"exists", "opt", "lenient.flag", "check.py"}
 
 
 def test_a_file_has_its_name_and_those_of_folders_that_were_made_for_it() -> None:

@@ -1,26 +1,30 @@
 """The Docker Engine client of this process, threads that wait for its answers, and a circuit breaker for outages."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from http.client import CONFLICT
 from pathlib import Path
 from typing import Any, override
 
 import docker
 import requests
-from docker.errors import DockerException
+from docker.errors import APIError, DockerException, NotFound
 from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnectionPool
 from docker.utils import kwargs_from_env
 
+from harbortrainer.docker.box.first_process import end_first
 from harbortrainer.durable.process import note_client_cpu
 from harbortrainer.errors import EnvironmentFault, one_line
 
 REQUEST_TIMEOUT_SEC = 120
 PING_SEC = 10.0
+ENDED_SEC = 10  # to see that a container's first process was killed
 _PROC = Path("/proc")
 _SCHEME, _CONNECTIONS = "http+docker://", 64
 _BASE = f"{_SCHEME}localhost"
@@ -105,6 +109,20 @@ def is_elsewhere(container: str, error: OSError) -> bool:
         return engine().inspect_container(container)["State"]["Running"]
     except (DockerException, requests.RequestException):
         return False
+
+
+def remove_container(name: str) -> None:
+    """Kill and remove a container with its volumes; return when it is gone. Blocking."""
+    with contextlib.suppress(NotFound):
+        if end_first(name):  # cheaper than by Docker, which starts a program to kill it
+            with contextlib.suppress(requests.RequestException):
+                engine().wait(name, timeout=ENDED_SEC)
+        try:
+            engine().remove_container(name, force=True, v=True)
+        except APIError as error:
+            if error.status_code != CONFLICT:  # its removal is already in progress
+                raise
+            engine().wait(name, condition="removed")
 
 
 def ping_docker() -> str | None:

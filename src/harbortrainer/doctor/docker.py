@@ -18,7 +18,8 @@ from harbortrainer.docker.checks.preflight import check_docker, connect
 from harbortrainer.docker.images.needs import needs_note
 from harbortrainer.docker.images.origins import set_origins
 from harbortrainer.docker.images.supply import builds_at_once
-from harbortrainer.docker.keeping.cleaning import GB, RUN_ID, Candidate, candidates, disk_usage
+from harbortrainer.docker.keeping.cleaning import GB, Candidate, candidates, disk_usage, ending
+from harbortrainer.docker.keeping.ownership import RUN_ID
 from harbortrainer.docker.network.bridge import isolate_compose, trial_network, uses_network
 from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
@@ -72,7 +73,8 @@ def _clean(args: CleanArgs) -> int:
     connect()
     try:
         sizes, found = disk_usage(), candidates(args.images_older_than_days)
-        lines = [_line(one, sizes, (one.thing.remove() or "removed") if args.remove else "") for one in found]
+        with ending() as end:
+            lines = [_line(one, sizes, (one.thing.remove(end) or "removed") if args.remove else "") for one in found]
     except (DockerException, requests.RequestException) as error:
         reason = one_line(error)
         raise EnvironmentFault(f"Docker stopped answering ({reason}): run it again") from error

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping.cleaning import labels
+from harbortrainer.docker.keeping.ownership import labels
 from harbortrainer.docker.network.host_rules import COMPOSE_BRIDGES
 from harbortrainer.errors import UserError
 

@@ -16,11 +16,10 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from harbortrainer.docker.box.archive import TooMuch, raise_for_status, url_of
 from harbortrainer.docker.box.holders import Holders, Key
-from harbortrainer.docker.box.runtime import runtime
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import engine, remove_container
 from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.images.volumes import without_volumes
-from harbortrainer.docker.keeping.cleaning import RUN_ID, TRIAL, labels, remove_container
+from harbortrainer.docker.keeping.ownership import RUN_ID, TRIAL, labels
 from harbortrainer.docker.network.bridge import forget_network, trial_network
 from harbortrainer.errors import UserError
 
@@ -151,7 +150,6 @@ def _start_holder(name: str, spec: ContainerSpec) -> str:
             stop_signal="SIGKILL",
             host_config=client.create_host_config(
                 network_mode=_network(spec),
-                runtime=runtime(spec.image.reference, spec.labels[RUN_ID]),
                 log_config=LogConfig(type="none"),
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
@@ -203,9 +201,6 @@ def _network(spec: ContainerSpec) -> str:
 def _host_config(spec: ContainerSpec, network: str) -> dict[str, Any]:
     return engine().create_host_config(
         network_mode=network,
-        runtime=None
-        if spec.gpus
-        else runtime(spec.image.reference, spec.labels[RUN_ID]),  # a GPU needs hooks of its own
         cpu_period=100_000 if spec.cpus else None,  # not nano_cpus: the daemon refuses more than it has
         cpu_quota=int(spec.cpus * 100_000) if spec.cpus else None,
         mem_limit=f"{spec.memory_mb}m" if spec.memory_mb else None,

@@ -42,7 +42,8 @@ from harbortrainer.docker.integrity.agent_phases import AgentPhases
 from harbortrainer.docker.integrity.cause import Verdict
 from harbortrainer.docker.integrity.footprint import FOOTPRINT, dump, footprint_key
 from harbortrainer.docker.integrity.watch import Sight, watching
-from harbortrainer.docker.keeping.cleaning import in_background, labels, remove_after
+from harbortrainer.docker.keeping.cleaning import in_background, remove_after
+from harbortrainer.docker.keeping.ownership import labels
 from harbortrainer.docker.keeping.removals import removals
 from harbortrainer.docker.network.bridge import isolate_compose
 from harbortrainer.durable.files import replace_text

@@ -1,8 +1,8 @@
 """Copies files into and out of a container.
 
-Small folders are read and written from outside (inside.py), where that can be. Others go in through the open shell, at
-a tenth of the cost of the daemon's archive call, which does the rest: what is large, and where the container lacks the
-programs. What comes out comes by the daemon (archive.py): the agent may have replaced the container's programs.
+Small folders are read and written from outside (root_folder.py), where that can be. Others go in through the open
+shell, at a tenth of the cost of the daemon's archive call, which does the rest: what is large, and where the container
+lacks the programs. What comes out comes by the daemon (archive.py): the agent may have replaced the container's own.
 """
 
 import base64
@@ -21,7 +21,7 @@ from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.docker.box.archive import LOGS, REWARD, Chosen, TooMuch, all_files, fetch_file, fetch_folder
 from harbortrainer.docker.box.command import IN_SHELL
-from harbortrainer.docker.box.inside import Unusual, copy_in, copy_logs
+from harbortrainer.docker.box.root_folder import Unusual, copy_in, copy_logs
 from harbortrainer.docker.box.shell import Shells
 from harbortrainer.docker.daemon import call, engine
 

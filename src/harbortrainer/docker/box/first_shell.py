@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.docker.box.inside import remember_root
+from harbortrainer.docker.box.first_process import remember_root
 from harbortrainer.docker.daemon import engine, first_process, is_elsewhere
 from harbortrainer.docker.integrity.layer import remember_folders
 

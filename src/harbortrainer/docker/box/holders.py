@@ -15,8 +15,7 @@ from pathlib import Path
 
 from docker.errors import DockerException
 
-from harbortrainer.docker.daemon import engine, first_process, is_elsewhere
-from harbortrainer.docker.keeping.cleaning import remove_container
+from harbortrainer.docker.daemon import engine, first_process, is_elsewhere, remove_container
 
 MOST_USES = 200  # trials of one holder
 SPARE = 8  # holders beyond the places in use that may wait for their sockets to expire (TIME_WAIT: 60 s)

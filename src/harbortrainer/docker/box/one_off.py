@@ -6,8 +6,8 @@ from typing import Any
 
 from docker.types import LogConfig
 
-from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping.cleaning import labels, remove_container
+from harbortrainer.docker.daemon import engine, remove_container
+from harbortrainer.docker.keeping.ownership import labels
 
 START_SEC = 60  # for a program's help to be printed
 _WORDS = 200

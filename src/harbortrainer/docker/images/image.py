@@ -32,7 +32,7 @@ from harbortrainer.docker.images.builds import (
 from harbortrainer.docker.images.layers import note_made
 from harbortrainer.docker.images.origins import fetch, other_bases, share, with_other_bases
 from harbortrainer.docker.images.tmux_image import INSTALL_SEC, with_tmux
-from harbortrainer.docker.keeping.cleaning import image_labels
+from harbortrainer.docker.keeping.ownership import image_labels
 from harbortrainer.errors import one_line
 from harbortrainer.harbor import task_config
 from harbortrainer.stopping import in_daemon_thread

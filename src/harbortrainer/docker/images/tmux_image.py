@@ -14,7 +14,7 @@ from harbortrainer.docker.box.one_off import one_off
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.builds import REPOSITORY, ImageError, follow, is_here
 from harbortrainer.docker.images.origins import fetch, share
-from harbortrainer.docker.keeping.cleaning import image_labels
+from harbortrainer.docker.keeping.ownership import image_labels
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 
 INSTALL_SEC = 240  # as Harbor's limit in a trial

@@ -12,13 +12,14 @@ from harbor.models.trial.paths import TrialPaths
 from harbortrainer.docker.box.container import committed
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.daemon import call
+from harbortrainer.docker.integrity.accounts import LISTS, only_adds
 from harbortrainer.docker.integrity.allowed import allowed
 from harbortrainer.docker.integrity.asked import Asked, Footprint
 from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of, is_made_anew
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.footprint import solutions
 from harbortrainer.docker.integrity.layer import way
-from harbortrainer.docker.integrity.mentions import names_of, words_of
+from harbortrainer.docker.integrity.mentions import names_of, words_of, words_of_tests
 from harbortrainer.docker.integrity.network_files import removal_script
 from harbortrainer.docker.integrity.records import Records, records_of
 from harbortrainer.docker.integrity.restore import Survey, moved, put_back, survey
@@ -96,7 +97,8 @@ class Again:
         """`records`: None = to be read. Blocks."""
         task = self._environment.task
         text, user = (_instructions(task), allowed(task)) if task else ("", frozenset[str]())
-        asked = self._asked = Asked(footprint, text, self._environment.workdir, user)
+        tests = words_of_tests(task) if task and footprint is None else ()
+        asked = self._asked = Asked(footprint, text, self._environment.workdir, user, tests)
         found, mounted = self._environment.phases.found, self._environment.phases.mounted
         assert found is not None
         if records is None:
@@ -105,7 +107,8 @@ class Again:
         changed = Changed(
             (*found.contents, *late), found.plain, found.shadows, found.targets, packaged=records.listed,
             about=records.about, mounted=mounted, late={one.path for one in late}, named=named, told=told,
-            made=found.made, is_new_name=found.is_new_name,
+            made=found.made, is_new_name=found.is_new_name, is_same=found.layer.is_same,
+            accounts=[] if asked.has_solution else [*_accounts(found, asked.words)],
         )  # fmt: skip
         return causes_of(changed, seen, asked)
 
@@ -180,6 +183,16 @@ class Again:
         emptied = {above for one in undone for above in way(one.path)} - used
         made = (one for one in now.changes if one.folder and one.kind is ChangeKind.ADDED)
         return (one for one in made if one.path in emptied and not self._asked.allows(one.path))
+
+
+def _accounts(found: Survey, words: Collection[str]) -> Iterator[str]:
+    """Lists of accounts, and their copies, that differ from the image's by accounts of which `words` have the names."""
+    changed = {one.path for one in found.changes}
+    for path in LISTS if found.layer.image is not None else ():  # else nothing tells the image's content
+        old = found.layer.of_image(path) or b""
+        for copy in changed & {path, f"{path}-"}:
+            if only_adds(old, found.layer.content(copy), words):
+                yield copy
 
 
 def _instructions(task: Path) -> str:

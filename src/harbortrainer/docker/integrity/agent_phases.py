@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.docker.box.command import IN_SHELL, ShellCommand
-from harbortrainer.docker.box.inside import Unusual, check_system, renew
+from harbortrainer.docker.box.root_folder import Unusual, check_system, renew
 from harbortrainer.docker.box.shell import Output, Shells
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.images.image import Image

@@ -54,11 +54,16 @@ class Asked:
     """
 
     def __init__(
-        self, footprint: Footprint | None, instruction: str, work: str = "", allowed: Collection[str] = ()
+        self,
+        footprint: Footprint | None,
+        instruction: str,
+        work: str = "",
+        allowed: Collection[str] = (),
+        tests: Collection[str] = (),
     ) -> None:
         """`footprint`: None = the task has no solution that runs; `work`: the working directory.
 
-        `allowed`: by the user; see harbortrainer.docker.integrity.allowed.
+        `allowed`: by the user; see harbortrainer.docker.integrity.allowed. `tests`: words of the tests.
         """
         self.has_solution = footprint is not None
         self._work = f"{work.rstrip('/')}/"
@@ -67,7 +72,8 @@ class Asked:
         self._paths = {_normal(path) for path in (*footprint.paths, *allowed)}
         self._named = {_normal(path) for path in named}
         self._names = {PurePosixPath(path).name for path in footprint.paths}
-        self._words = set(_WORD.findall(instruction))
+        self.words = set(_WORD.findall(instruction))
+        self._tests = tests
         self._hints = set(_PART.findall(instruction.lower()))
         self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
         self._ports |= {int(one.removeprefix("tcp:")) for one in allowed if one.startswith("tcp:")}
@@ -85,7 +91,7 @@ class Asked:
         """Return whether the task asks for a change at `path`. `by_name`: its name in the instruction will do."""
         if _normal(path) in self._paths or path.startswith(self._folders):
             return True
-        if by_name and (_normal(path) in self._named or self._has_name(path)):
+        if by_name and (_normal(path) in self._named or self._has_name(path, self.words)):
             return True
         return any(str(above) in self._footprint.made for above in PurePosixPath(path).parents)
 
@@ -93,11 +99,15 @@ class Asked:
         """Return whether the instruction has the whole path, which is no program that runs everywhere, and no test."""
         return path in self._named and not is_program(path) and not path.startswith(("/dev/", "/tests/"))
 
-    def _has_name(self, path: str) -> bool:
-        """Whether the instruction has the name of this file: any word in the working directory, else as x.y."""
+    def is_tested(self, path: str) -> bool:
+        """Return whether the tests of a task without a solution name the file."""
+        return not self.has_solution and self._has_name(path, self._tests)
+
+    def _has_name(self, path: str, words: Collection[str]) -> bool:
+        """Whether `words` have the name of this file: any word in the working directory, else as x.y."""
         name = PurePosixPath(path).name
         is_work = len(self._work) > 1 and path.startswith(self._work)
-        return name in self._words and (is_work or (len(name) >= LEAST_NAME and "." in name))
+        return name in words and (is_work or (len(name) >= LEAST_NAME and "." in name))
 
     def hints_at(self, path: str) -> bool:
         """Return whether the instruction has a part of its name."""

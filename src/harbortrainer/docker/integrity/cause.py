@@ -30,6 +30,8 @@ class Changed:
     `mounted`: changed network files and devices, which a fresh container has anew. `late`: of `changes`, what processes
     of the policy made during verification. `named`: of `plain`, those for which verification may ask by name; `told`:
     words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has a name.
+    `accounts`: lists of accounts with new ones alone, which the instruction names. `is_same`: whether a file has the
+    image's content, and other rights or times alone.
     """
 
     changes: tuple[FileChange, ...] = ()
@@ -44,6 +46,8 @@ class Changed:
     told: Collection[str] = ()
     made: Collection[str] = ()
     is_new_name: Callable[[str], bool] = lambda _: False
+    accounts: Collection[str] = ()
+    is_same: Callable[[str], bool] = lambda _: False
 
 
 @dataclass
@@ -191,8 +195,10 @@ class _Judge:
 
     def _is_works_place(self, one: FileChange) -> bool:
         """For tasks without a solution, in which nothing but the instruction tells what the work is."""
+        if one.path in self.changed.accounts or (one.kind is ChangeKind.REMOVED and self.asked.is_area(f"{one.path}/")):
+            return True
         if self.asked.is_area(one.path):
-            return not self._is_before_work(one.path)
+            return not self._is_before_work(one.path) or self._is_asked_by_tests(one)
         if one.path not in self.changed.plain:
             if one.kind is ChangeKind.REMOVED and not self.asked.deletes and not _OFTEN_CLEANED.match(one.path):
                 return False
@@ -206,6 +212,22 @@ class _Judge:
         if is_of_content(one.path) and not self._is_before_work(one.path):
             return True
         return self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
+
+    def _is_asked_by_tests(self, one: FileChange) -> bool:
+        """Whether the tests name a file, and none but they and programs that start no others opened it.
+
+        What runs the tests, or other programs, reads its settings first. Rights alone are nobody's settings.
+        """
+        if one.path in self.changed.plain and self.asked.is_tested(one.path):
+            return all(self._is_of_tests(reader, one.path) for reader in self.seen.readers.get(one.path, ()))
+        return one.kind is ChangeKind.CHANGED and self.changed.is_same(one.path)
+
+    def _is_of_tests(self, process: int, path: str) -> bool:
+        if process not in self._verifiers:
+            return all(one.parent != process for one in self.seen.programs.values())
+        opened = self.seen.opened or {}
+        tests = (test for test, readers in self.seen.readers.items() if test.startswith(_TESTS) and process in readers)
+        return any(opened[test] < opened[path] for test in tests)
 
     def _is_before_work(self, path: str) -> bool:
         """Whether verification opened it before anything that the task asks for."""

@@ -73,6 +73,10 @@ class Layer(Protocol):
         """Say whether a regular file with content is there. If the image has it: of the same rights, and not a copy."""
         ...
 
+    def is_same(self, path: str) -> bool:
+        """Say whether a regular file has the image's content; False where that cannot be read."""
+        ...
+
     @property
     def whole(self) -> bool:
         """Whether all changes are known."""
@@ -218,8 +222,21 @@ class OverlayLayer:
             return False
         if entry.st_size != old.st_size or entry.st_mtime_ns == old.st_mtime_ns:
             return True
-        self._to_compare -= entry.st_size
-        return self._to_compare > 0 and self.content(path) != _content_of(found)
+        return (content := self._compared(path, entry.st_size)) is not None and content != _content_of(found)
+
+    def is_same(self, path: str) -> bool:
+        found = self.image.find(path)
+        with contextlib.suppress(*_GONE):
+            size = os.lstat(self._upper + path).st_size
+            if found is not None and size == os.lstat(found).st_size:
+                content = self._compared(path, size)
+                return content is not None and content == _content_of(found)
+        return False
+
+    def _compared(self, path: str, size: int) -> bytes | None:
+        """The content, as long as not too much was compared."""
+        self._to_compare -= size
+        return self.content(path) if self._to_compare > 0 else None
 
     def names(self, folder: str) -> list[str]:
         return _names(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
@@ -314,6 +331,9 @@ class ListedLayer:
         """Return False for all that the image has: its rights may have changed."""
         found = self._stat(path) if self._kinds.get(path) == _ADDED else None
         return found is not None and found["mode"] >> 16 == 0 and found["size"] > 0
+
+    def is_same(self, path: str) -> bool:
+        return False
 
     def _has_other_rights(self, folder: str) -> bool:
         """Whether a folder has other rights than in the image, or is none there."""

@@ -5,7 +5,6 @@ A part of watcher.py's program, with the standard library alone.
 
 import contextlib
 import ctypes
-import errno
 import itertools
 import os
 import stat
@@ -22,6 +21,7 @@ ITSELF = 0x400 | 0x800  # deleted, moved
 # Moved from, moved to, created, deleted.
 CHANGED = 0x40 | _MOVED_TO | _CREATED | 0x200 | ITSELF
 MOST_BELOW = 20_000  # entries of a folder, and below it
+OWN_FOLDERS = "/tests or /logs/verifier"  # the path of events of CHANGED
 PAUSE = 10  # between two looks for new folders, in times of what one took
 AT_ONCE = 512  # events of one turn, each of which opens a file
 _CLOEXEC, _NONBLOCK, _UNLIMITED_MARKS, _REPORT_FID, _FD_ERROR = 1, 2, 0x20, 0x200, 0x2000
@@ -58,8 +58,8 @@ class Marks:
         """`first`: the container's first process, as this machine numbers it. Raises OSError."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._root = f"/proc/{first}/root"
-        self._folders: dict[int, str] = {}
-        self._grown: set[int] = set()  # groups in whose folders are new ones
+        self._own = -1  # the group of events of OWN's folders
+        self._grown = False  # new ones are in them
         self._look_at = 0.0
         self._marked: list[str] = []
         with contextlib.ExitStack() as undo:
@@ -76,12 +76,11 @@ class Marks:
                 if kind not in _NOT_MARKED:
                     with contextlib.suppress(OSError):  # it was unmounted, or hides from this process
                         self._mark_mount(mount)
+            self._own = self._init(flags | _REPORT_FID)
+            undo.callback(os.close, self._own)
             for folder in OWN:
-                try:
-                    self._mark_folder(folder.rstrip("/"), flags | _REPORT_FID, undo)
-                except OSError as error:
-                    if error.errno == errno.EMFILE:  # others have all groups; else this kernel does not report it
-                        raise
+                with contextlib.suppress(OSError):  # this kernel does not report it
+                    self._mark_folder(folder.rstrip("/"))
             self._undo = undo.pop_all()
 
     def _init(self, flags: int) -> int:
@@ -99,32 +98,29 @@ class Marks:
         if self._libc.fanotify_mark(group, how, ctypes.c_uint64(events), _AT_FDCWD, name) < 0:
             raise OSError(ctypes.get_errno(), f"fanotify_mark {path}: {os.strerror(ctypes.get_errno())}")
 
-    def _mark_folder(self, folder: str, flags: int, undo: contextlib.ExitStack) -> None:
-        group = self._init(flags)
-        undo.callback(os.close, group)
-        self._folders[group] = folder
-        self._mark_below(group, folder)
+    def _mark_folder(self, folder: str) -> None:
+        """Mark the folder and all folders in it, and the one above. Raises OSError where the kernel reports nothing."""
+        self._mark_below(folder)
         if above := os.path.dirname(folder).rstrip("/"):
-            self._mark(group, above, ITSELF | _ON_FOLDER, _ADD | _NO_LINK | _FOLDER_ALONE)
+            self._mark(self._own, above, ITSELF | _ON_FOLDER, _ADD | _NO_LINK | _FOLDER_ALONE)
 
-    def _mark_below(self, group: int, folder: str) -> None:
-        """Mark the folder, and all folders in it. Raises OSError where the kernel reports nothing."""
+    def _mark_below(self, folder: str) -> None:
         events, how = CHANGED | _ON_FOLDER, _ADD | _NO_LINK | _FOLDER_ALONE
-        self._mark(group, folder, events, how)
+        self._mark(self._own, folder, events, how)
         for path, is_folder in below(self._root, folder):
             if is_folder:
                 with contextlib.suppress(OSError):  # it was removed just now
-                    self._mark(group, path, events, how)
+                    self._mark(self._own, path, events, how)
 
     def _mark_new(self) -> None:
         """Mark new folders. A verification may make thousands: looking for them takes a tenth of the time at most."""
         began = time.monotonic()
         if not self._grown or began < self._look_at:
             return
-        for group in self._grown:
+        for folder in OWN:
             with contextlib.suppress(OSError):
-                self._mark_below(group, self._folders[group])
-        self._grown.clear()
+                self._mark_below(folder.rstrip("/"))
+        self._grown = False
         self._look_at = began + PAUSE * (time.monotonic() - began)
 
     def leave_file(self, file: int) -> None:
@@ -141,20 +137,17 @@ class Marks:
     @property
     def descriptors(self) -> list[int]:
         """They can be read when there are events."""
-        return [self._mounts, *self._folders]
+        return [self._mounts, self._own]
 
     def close(self) -> None:
         self._undo.close()
 
     def events(self) -> Iterator[Event]:
         """Yield those that wait, about AT_ONCE."""
-        changed = {group: list(self._read(group, 1 << 14)) for group in self._folders}
-        for group, found in changed.items():
-            if any(mask & (_MOVED_TO | _CREATED) and mask & _ON_FOLDER for mask, _, _ in found):
-                self._grown.add(group)
+        changed = list(self._read(self._own, 1 << 14))
+        self._grown |= any(mask & (_MOVED_TO | _CREATED) and mask & _ON_FOLDER for mask, _, _ in changed)
         self._mark_new()
-        for group, found in changed.items():
-            yield from (Event(self._folders[group], mask, pid) for mask, _, pid in found)
+        yield from (Event(OWN_FOLDERS, mask, pid) for mask, _, pid in changed)
         for _ in range(AT_ONCE // self._most):
             before = True
             for mask, descriptor, pid in self._read(self._mounts, self._most * _EVENT.size):

@@ -22,10 +22,22 @@ def words_of(task: Path, seen: Seen, read: Callable[[str], bytes | None]) -> fro
 
     `read`: what the image has at a path. Blocks.
     """
+    return _words(map(_start, _tests(task))) | _words(read(path) for path in sorted(set(_told_by(seen))))
+
+
+def words_of_tests(task: Path) -> frozenset[str]:
+    """Return words of a task's tests, and names of what lies in folders beside them: what they expect. Blocks."""
+    tests = _tests(task)
+    return _words(map(_start, tests)) | {path.name for path in tests if path.parent.name != "tests"}
+
+
+def _tests(task: Path) -> list[Path]:
     tests = [path for folder in (task / "tests", *task.glob("steps/*/tests")) for path in folder.rglob("*")]
-    own = (_start(path) for path in sorted(tests) if path.is_file())
-    others = (read(path) for path in sorted(set(_told_by(seen))))
-    found = {word for texts in (own, others) for text in _small(texts) for word in _WORD.findall(text)}
+    return [path for path in sorted(tests) if path.is_file()]
+
+
+def _words(texts: Iterable[bytes | None]) -> frozenset[str]:
+    found = {word for text in _small(texts) for word in _WORD.findall(text)}
     return frozenset(word.decode(errors="replace") for word in found)
 
 

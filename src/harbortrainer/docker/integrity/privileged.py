@@ -17,13 +17,13 @@ from docker.errors import ImageNotFound
 from docker.types import LogConfig
 
 from harbortrainer.docker.box.first_shell import DOCKER_FRAME, duplex, frames
-from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping.cleaning import image_labels, labels, remove_container
+from harbortrainer.docker.daemon import engine, remove_container
+from harbortrainer.docker.keeping.ownership import image_labels, labels
 
 EMPTY = "harbortrainer/empty:1"  # an image without a file: no image's author gets the rights of the helper
 END_SEC = 5.0
 _SOURCE = Path(__file__).resolve().parents[3]  # the folder that has this package
-_CAPABILITIES = ("DAC_OVERRIDE", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_PTRACE")
+_CAPABILITIES = ("DAC_OVERRIDE", "DAC_READ_SEARCH", "KILL", "SYS_ADMIN", "SYS_PTRACE")
 _LIBRARIES = ("lib", "lib64", "usr")
 _CHUNK = 1 << 16
 

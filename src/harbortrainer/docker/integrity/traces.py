@@ -175,11 +175,12 @@ class Instance:
     def __init__(self, root: str, machine: str) -> None:
         """Raises OSError."""
         self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
-        self.lock = threading.RLock()
+        self.lock = threading.Lock()
         self.lent: set[Trace] = set()
         self._recording = False
         self._owners: dict[int, Trace | None] = {}  # None: of a container that is not watched any more
         self._strays: dict[int, list[bytes]] = {}  # of threads whose start was written at the same time
+        self._n_strays = 0
         with open("/proc/sys/kernel/pid_max") as file:
             self._most = min(MOST_FORKED, int(file.read()) // 4)
         os.mkdir(self._folder)
@@ -239,18 +240,19 @@ class Instance:
 
     def _note(self, thread: int, event: bytes) -> None:
         if thread not in self._owners:
-            if sum(map(len, self._strays.values())) >= MOST_STRAYS:
+            self._n_strays += 1
+            if self._n_strays > MOST_STRAYS:
                 self._strays.clear()
+                self._n_strays = 1
                 self._lose()
             self._strays.setdefault(thread, []).append(event)
-            return
-        owner = self._owners[thread]
-        if fork := _FORK.match(event):
-            self._start(int(fork[1]), owner)
-        elif owner is not None and not event.startswith(b"sched_process_fork: "):
-            owner.note(event)
-        elif owner is not None:
-            owner.lost = True
+        elif fork := _FORK.match(event):
+            self._start(int(fork[1]), self._owners[thread])
+        elif owner := self._owners[thread]:
+            if event.startswith(b"sched_process_fork: "):  # cut off
+                owner.lost = True
+            else:
+                owner.note(event)
 
     def _start(self, thread: int, owner: Trace | None) -> None:
         self._owners[thread] = owner
@@ -262,7 +264,9 @@ class Instance:
             self._owners = {
                 one: trace for one, trace in self._owners.items() if trace or os.path.exists(f"/proc/{one}")
             }
-        for event in self._strays.pop(thread, ()):
+        strays = self._strays.pop(thread, [])
+        self._n_strays -= len(strays)
+        for event in strays:
             self._note(thread, event)
 
     def _lose(self) -> None:
@@ -286,6 +290,7 @@ class Instance:
                 self._recording = False
                 self._owners.clear()
                 self._strays.clear()
+                self._n_strays = 0
 
     def remove(self) -> None:
         """Raises OSError."""

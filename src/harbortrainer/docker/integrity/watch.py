@@ -17,13 +17,13 @@ from typing import Any
 import requests
 from docker.errors import APIError, DockerException
 
-from harbortrainer.docker.box.inside import first_of, shell_of
+from harbortrainer.docker.box.first_process import first_of, shell_of
 from harbortrainer.docker.daemon import call, engine, first_process
 from harbortrainer.docker.integrity.privileged import RootProgram, start
 from harbortrainer.errors import one_line
 
 READY_SEC, END_SEC = 20.0, 60.0
-ROOM_SEC = 300.0  # that a verification waits for others, beyond 42 at once
+ROOM_SEC = 300.0  # that a verification waits for others, beyond 64 at once
 AGAIN_SEC = 60.0  # until a program is started again that did not start
 MOST_PUT = 64  # paths of a verification
 MOST_BYTES = 32 * 1024 * 1024  # of the watcher's answer

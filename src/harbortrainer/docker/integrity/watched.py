@@ -356,8 +356,8 @@ def settled(container: Mapping[str, Any]) -> Look:
 
 
 def _taken(container: Mapping[str, Any]) -> Look:
-    pids = pids_of(container["pid"])
-    look = Look(container["pid"], {*pids, *listed_of(container["pid"])}.difference(container["kept"]))
+    pids = listed_of(container["pid"]) or pids_of(container["pid"])
+    look = Look(container["pid"], set(pids).difference(container["kept"]))
     look.complete &= len(pids) < MOST_PROCESSES
     return look
 

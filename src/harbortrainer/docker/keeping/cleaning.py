@@ -1,4 +1,4 @@
-"""Labels everything that a run creates on a Docker daemon, lists what carries these labels, and removes it.
+"""Lists everything on a Docker daemon that carries the labels of runs, and removes it.
 
 Containers, networks and volumes go with their run or their process; images and the network of trials, which runs
 share, when they are not used any more. Objects without the labels are never touched.
@@ -8,15 +8,14 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from http.client import CONFLICT
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import requests
@@ -24,61 +23,26 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from harbortrainer.docker import UNUSED_DAYS
-from harbortrainer.docker.box.inside import end_first
-from harbortrainer.docker.daemon import REQUEST_TIMEOUT_SEC, call_removal, engine
+from harbortrainer.docker.box.first_process import end_all
+from harbortrainer.docker.daemon import REQUEST_TIMEOUT_SEC, call_removal, engine, remove_container
 from harbortrainer.docker.images.builds import REPOSITORY
+from harbortrainer.docker.integrity import privileged
+from harbortrainer.docker.keeping.ownership import BUILT, LABEL, NETWORK, RUN_ID, is_left_over
 from harbortrainer.docker.keeping.removals import removals
-from harbortrainer.durable.process import PID, lives, this_process
+from harbortrainer.durable.process import PID
+from harbortrainer.stopping import daemon_future
 
-LABEL = "harbortrainer"
-RUN_ID = "harbortrainer.run_id"
-TRIAL = "harbortrainer.trial"
-DIGEST = "harbortrainer.digest"
-BUILT = "harbortrainer.built"  # an image's: when it was built
-BUILT_FOR = "harbortrainer.built-for"  # and for which run
-NETWORK = "harbortrainer.network"  # of the network that all trials share: the version of its options
-BRIDGE = "harbortrainer.bridge"  # and its interface on the daemon's machine
 GB = 1000**3  # as Docker counts
 MAX_REFUSALS = 5  # of one removal, by a daemon that answers
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.2, 5.0  # before a removal is tried again
 DRAIN_SEC = 5.0
-ENDED_SEC = 10  # for Docker to see that a container's first process was killed
+END_SEC = 10.0  # for a container's processes to be killed by a program that is root
 _LABELLED = {"label": f"{LABEL}=1"}
 _N_REAPERS = 4
 _DAY_SEC = 86400.0
 _BEING_BUILT_SEC = 3600.0  # an image has no name while it is built
 _DF_TRIES = 30
 _log = logging.getLogger("harbortrainer")
-
-
-def labels(run_id: str, trial: str = "") -> dict[str, str]:
-    """Return labels of a container, network or volume of this process."""
-    return {LABEL: "1", RUN_ID: run_id, TRIAL: trial} | this_process()
-
-
-def image_labels(digest: str, run_id: str) -> dict[str, str]:
-    """Return labels of an image that is built once for all runs."""
-    return {LABEL: "1", DIGEST: digest, BUILT: datetime.now(UTC).isoformat(timespec="seconds"), BUILT_FOR: run_id}
-
-
-def running(run_id: str) -> dict[str, object]:
-    """Return Docker's filter for the running containers that this process started for the run."""
-    marks = {LABEL: "1", RUN_ID: run_id} | this_process()
-    return {"label": [f"{name}={value}" for name, value in marks.items()], "status": "running"}
-
-
-def is_left_over(marks: Mapping[str, str], run_id: str | None = None) -> bool:
-    """Return whether an object with these labels may be removed.
-
-    It may when its process is dead, or when it belongs to the run `run_id` and no other process is known to live.
-    """
-    if PID not in marks or marks.get(LABEL) != "1":
-        return False  # an image that runs share names no process
-    alive = lives(marks)
-    if alive is False:
-        return True
-    mine = all(marks.get(name) == value for name, value in this_process().items())
-    return run_id is not None and marks.get(RUN_ID) == run_id and (mine or alive is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +55,14 @@ class OwnedObject:
     created: float = 0.0  # seconds since 1970; 0 = not known
     id: str = ""  # a volume has none
 
-    def remove(self) -> str:
-        """Return why Docker refuses to remove it; "" = it is gone. Blocking. Raises docker.errors.DockerException."""
+    def remove(self, end: Callable[[str], object] = end_all) -> str:
+        """Return why Docker refuses to remove it; "" = it is gone. Blocking. Raises docker.errors.DockerException.
+
+        `end`: kills the processes of a container.
+        """
         try:
             if self.kind == "container":
-                _end_all(self.id)
+                end(self.id)
                 remove_container(self.name)
             elif self.kind == "network":
                 engine().remove_network(self.id)  # two may have one name
@@ -132,34 +99,43 @@ def owned_objects() -> Iterator[OwnedObject]:
             yield OwnedObject("image", name, image["Labels"] or {}, created, image["Id"])
 
 
-def remove_container(name: str) -> None:
-    """Kill and remove a container with its volumes; return when it is gone. Blocking."""
-    with contextlib.suppress(NotFound):
-        if end_first(name):  # cheaper than by Docker, which starts a program to kill it
-            with contextlib.suppress(requests.RequestException):
-                engine().wait(name, timeout=ENDED_SEC)
-        try:
-            engine().remove_container(name, force=True, v=True)
-        except APIError as error:
-            if error.status_code != CONFLICT:  # its removal is already in progress
-                raise
-            engine().wait(name, condition="removed")
+@contextlib.contextmanager
+def ending() -> Iterator[Callable[[str], None]]:
+    """Yield what kills the processes of a container: beside a trainer that is not root, a program started for it."""
+    ender = _Ender()
+    try:
+        yield end_all if os.geteuid() == 0 else ender.end
+    finally:
+        ender.close()
 
 
-def _end_all(container: str) -> None:
-    """Kill the processes of a container by its id, where this process may.
+class _Ender:
+    """A program that is root on the daemon's machine, if it can be; Docker removes containers without it, too."""
 
-    Docker waits without an end for a container in which a policy has stopped what Docker started there.
-    """
-    for pid in filter(str.isdigit, os.listdir("/proc")) if container else ():
-        with contextlib.suppress(OSError):
-            process = os.pidfd_open(int(pid))
-            try:
-                groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-                if any(group.endswith((f"/{container}", f"-{container}.scope")) for group in groups):
-                    signal.pidfd_send_signal(process, signal.SIGKILL)
-            finally:
-                os.close(process)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._program: privileged.RootProgram | None = None
+        self._answers: Iterator[bytes] = iter(())
+        self._works = True
+
+    def end(self, container: str) -> None:
+        with self._lock:
+            if self._works:
+                try:
+                    self._ask(container)
+                except (OSError, DockerException, requests.RequestException, TimeoutError):
+                    self._works = False
+
+    def _ask(self, container: str) -> None:
+        if self._program is None:
+            self._program = privileged.start(end_all.__module__, run_id="")
+            self._answers = self._program.chunks()
+        self._program.send(f"{container}\n".encode())
+        daemon_future(lambda: next(self._answers, b"")).result(END_SEC)
+
+    def close(self) -> None:
+        if self._program is not None:
+            self._program.close()
 
 
 def _seconds(time: str) -> float:
@@ -178,11 +154,11 @@ def reap(run_id: str | None = None) -> list[str]:
     docker.errors.DockerException when the daemon does not answer.
     """
     removed: list[str] = []
-    with ThreadPoolExecutor(_N_REAPERS, thread_name_prefix="docker-reap") as pool:
+    with ending() as end, ThreadPoolExecutor(_N_REAPERS, thread_name_prefix="docker-reap") as pool:
         condemned = (thing for thing in owned_objects() if is_left_over(thing.labels, run_id))
         for kind, group in groupby(condemned, key=lambda thing: thing.kind):  # containers first: others depend on them
             things = list(group)
-            for thing, refusal in zip(things, pool.map(OwnedObject.remove, things), strict=True):
+            for thing, refusal in zip(things, pool.map(lambda thing: thing.remove(end), things), strict=True):
                 if refusal:
                     _log.warning("%s %s cannot be removed: %s", kind, thing.name, refusal)
                 else:

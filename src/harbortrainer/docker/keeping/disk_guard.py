@@ -14,8 +14,8 @@ from typing import Any
 from docker.errors import DockerException
 
 from harbortrainer.commands import command
-from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping.cleaning import TRIAL, remove_container, running
+from harbortrainer.docker.daemon import engine, remove_container
+from harbortrainer.docker.keeping.ownership import TRIAL, running
 
 GIB = 1024**3
 LEAST_RESERVE, MOST_RESERVE, RESERVE_SHARE = 2 * GIB, 8 * GIB, 0.05

@@ -25,7 +25,7 @@ from harbortrainer.commands import command
 from harbortrainer.docker.box.compose import COMPOSE
 from harbortrainer.docker.checks.preflight import network_modes
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping.cleaning import BRIDGE, LABEL, NETWORK
+from harbortrainer.docker.keeping.ownership import BRIDGE, LABEL, NETWORK
 from harbortrainer.docker.network.host_rules import COMPOSE_BRIDGES, set_rules
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.harbor import task_config

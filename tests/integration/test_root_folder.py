@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.box import inside
+from harbortrainer.docker.box import first_process
 from harbortrainer.docker.box.archive import LOGS, MAX_DEPTH
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.box.files import Files
-from harbortrainer.docker.box.inside import Unusual, check_system, copy_in, copy_logs, end_first, first_of, renew
+from harbortrainer.docker.box.first_process import end_first, first_of
+from harbortrainer.docker.box.root_folder import Unusual, check_system, copy_in, copy_logs, renew
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.docker_parts import a_run, started, write_task
@@ -103,7 +104,7 @@ async def test_both_ways_leave_the_same_files(
     copy_logs(environment.container, "/in", direct)
     seen = await output(environment, look)
     await output(environment, "rm -r /in")
-    monkeypatch.setattr(inside, "_roots", {})  # tar and the daemon do it
+    monkeypatch.setattr(first_process, "_roots", {})  # tar and the daemon do it
     files = Files(environment.container, environment._shells)  # pyright: ignore[reportPrivateUsage]
     await files.upload_dir(source, "/in")
     await files.download_dir("/in", by_tar)
@@ -141,7 +142,7 @@ async def test_a_link_in_place_of_a_file_is_replaced(environment: DockerEngineEn
         (f"truncate -s {LOGS.size + 1} /in/big", 1, []),
         (f"touch $(seq -f /in/%g {LOGS.entries + 10})", 1, None),
         ("touch /in/$(printf '\\377%.0s' $(seq 255))", 0, [os.fsdecode(b"\xff" * 255)]),
-        ("ln -s 0 /in/inside; ln -s /etc/passwd /in/out; ln -s ../x /in/up", 0, ["inside"]),
+        ("ln -s 0 /in/inside; ln -s /etc/passwd /in/out; ln -s ../x /in/up", 0, ["root_folder"]),
         ("mkdir /in/sub; ln -s sub /in/way; echo 2 > /in/sub/1", 0, ["sub", "sub/1", "way"]),
     ],
 )
@@ -228,10 +229,10 @@ async def test_a_changed_system_is_seen(environment: DockerEngineEnvironment, sp
 
 async def test_only_the_process_that_was_noted_is_killed(environment: DockerEngineEnvironment) -> None:
     name = environment.container
-    noted = inside._roots[name]  # pyright: ignore[reportPrivateUsage]
-    inside._roots[name] = replace(noted, began="0")  # pyright: ignore[reportPrivateUsage]
+    noted = first_process._roots[name]  # pyright: ignore[reportPrivateUsage]
+    first_process._roots[name] = replace(noted, began="0")  # pyright: ignore[reportPrivateUsage]
     assert not end_first(name) and await output(environment, "echo up") == "up\n"
-    inside._roots[name] = noted  # pyright: ignore[reportPrivateUsage]
+    first_process._roots[name] = noted  # pyright: ignore[reportPrivateUsage]
     assert end_first(name)
     assert engine().wait(name, timeout=60)["StatusCode"] == 137
 
@@ -241,7 +242,7 @@ async def test_a_process_with_another_root_is_not_trusted(
 ) -> None:
     """A root agent could make PID 1 change its root by ptrace: as another process of the container has done here."""
     name = environment.container
-    noted = inside._roots[name]  # pyright: ignore[reportPrivateUsage]
+    noted = first_process._roots[name]  # pyright: ignore[reportPrivateUsage]
     copy_logs(name, "/app", tmp_path)
     await output(environment, "mkdir -p /app/jail/in; cp -r /bin /lib* /usr /app/jail/ 2>/dev/null; true")
     client = engine()
@@ -252,7 +253,7 @@ async def test_a_process_with_another_root_is_not_trusted(
     while not (found := [int(row[0]) for row in rows or () if row[1] == "sleep 1000"]):
         rows = client.top(name, "-eo pid,args")["Processes"]
     began = (Path("/proc") / str(found[0]) / "stat").read_text().rpartition(")")[2].split()[19]
-    monkeypatch.setitem(inside._roots, name, replace(noted, pid=found[0], began=began))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(first_process._roots, name, replace(noted, pid=found[0], began=began))  # pyright: ignore[reportPrivateUsage]
     assert (Path("/proc") / str(found[0]) / "root" / "in").is_dir()
     with pytest.raises(Unusual):
         copy_logs(name, "/in", tmp_path)

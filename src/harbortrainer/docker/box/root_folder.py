@@ -11,7 +11,6 @@ import io
 import itertools
 import os
 import secrets
-import signal
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,32 +29,16 @@ from harbortrainer.docker.box.archive import (
     TooMuch,
     all_files,
 )
+from harbortrainer.docker.box.first_process import began, process_folder, root_of
 
 MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
 MOST_FOLDERS = 64  # of its entries: each may be open
-_PROC = Path("/proc")
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
-_MOST_ROOTS = 1024
-_OWN_USERS = ["0", "0", "4294967295"]  # of a container whose root is this machine's
 
 
 class Unusual(Exception):
     """Something is there that only a program in the container, or the daemon, can transfer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Root:
-    """`pid`: of PID 1, as this machine numbers it. `device`, `inode`: of the root folder before the agent acted."""
-
-    pid: int
-    began: str
-    device: int
-    inode: int
-
-
-_roots: dict[str, _Root] = {}  # by container; names are never used twice
-_firsts: dict[str, tuple[int, int]] = {}  # the same, where the root folder may not be looked at too
 
 
 @dataclass(slots=True)
@@ -81,32 +64,6 @@ class _Tree:
         if self.left < 0 or self.folders > MOST_FOLDERS or len(self.entries) >= MOST_ENTRIES:
             raise Unusual(path)
         self.entries[path] = entry
-
-
-def remember_root(name: str, pid: int, shell: int) -> None:
-    """Call it before the agent acts, with processes that are known to be the container's first one and first shell."""
-    _keep(_firsts, name, (pid, shell))
-    with contextlib.suppress(OSError), _process(pid) as process:
-        if _text("uid_map", process).split() != _OWN_USERS:
-            return
-        root, began = os.stat("root", dir_fd=process), _began(process)
-        _keep(_roots, name, _Root(pid, began, root.st_dev, root.st_ino))
-
-
-def _keep[T](known: dict[str, T], name: str, one: T) -> None:
-    if len(known) >= _MOST_ROOTS:
-        known.pop(list(known)[0], None)  # noqa: RUF015 -- threads add others meanwhile
-    known[name] = one
-
-
-def first_of(name: str) -> int | None:
-    """Return the container's first process, as this machine numbers it; None = it was not noted."""
-    return noted[0] if (noted := _firsts.get(name)) else None
-
-
-def shell_of(name: str) -> int | None:
-    """Return the shell that started with the container, which may have ended; as `first_of` otherwise."""
-    return noted[1] if (noted := _firsts.get(name)) else None
 
 
 def copy_logs(name: str, source: str, target: Path, first: Sequence[str] = (), chosen: Chosen = all_files) -> int:
@@ -276,62 +233,24 @@ def _check_devices(root: int, opened: contextlib.ExitStack) -> None:
             raise Unusual(link)
 
 
-def end_first(name: str) -> bool:
-    """Kill the container's first process, with which all others end. False = it is not the one that was noted."""
-    if (noted := _roots.get(name)) is None:
-        return False
-    try:
-        process = os.pidfd_open(noted.pid)
-        try:
-            with _process(noted.pid) as folder:
-                if _began(folder) != noted.began:
-                    return False
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-        finally:
-            os.close(process)
-    except OSError:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def _entered(name: str) -> Iterator[int]:
     """The container's root folder, as it was noted. Every other fault of the container's files is Unusual, too."""
-    noted = _roots.get(name)
+    noted = root_of(name)
     if noted is None:
         raise Unusual(name)
     with contextlib.ExitStack() as opened:
         try:
-            process = opened.enter_context(_process(noted.pid))
+            process = opened.enter_context(process_folder(noted.pid))
             root = os.open("root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
             opened.callback(os.close, root)
             found = os.fstat(root)
             # PIDs are used again; the agent can make PID 1 change its root
-            if _began(process) != noted.began or (found.st_dev, found.st_ino) != (noted.device, noted.inode):
+            if began(process) != noted.began or (found.st_dev, found.st_ino) != (noted.device, noted.inode):
                 raise Unusual(name)
             yield root
         except OSError as error:
             raise Unusual(str(error)) from error
-
-
-@contextlib.contextmanager
-def _process(pid: int) -> Iterator[int]:
-    """Its folder in /proc, which shows no other process after its end."""
-    process = os.open(_PROC / str(pid), FOLDER)
-    try:
-        yield process
-    finally:
-        os.close(process)
-
-
-def _text(name: str, process: int) -> str:
-    with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), errors="replace") as file:
-        return file.read()
-
-
-def _began(process: int) -> str:
-    """When it was started."""
-    return _text("stat", process).rpartition(")")[2].split()[19]
 
 
 def _parts(path: str) -> list[str]:

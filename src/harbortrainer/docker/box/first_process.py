@@ -1,0 +1,119 @@
+"""The first process of each container, noted before its agent acts, and the end of a container's processes.
+
+It needs root on the daemon's machine; `main` is a program for a trainer that is not, with the standard library alone.
+All functions block.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_ROOTS = 1024
+_OWN_USERS = ["0", "0", "4294967295"]  # of a container whose root is this machine's
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """`pid`: of PID 1, as this machine numbers it. `device`, `inode`: of the root folder before the agent acted."""
+
+    pid: int
+    began: str
+    device: int
+    inode: int
+
+
+_roots: dict[str, Root] = {}  # by container; names are never used twice
+_firsts: dict[str, tuple[int, int]] = {}  # the same, where the root folder may not be looked at too
+
+
+def remember_root(name: str, pid: int, shell: int) -> None:
+    """Call it before the agent acts, with processes that are known to be the container's first one and first shell."""
+    _keep(_firsts, name, (pid, shell))
+    with contextlib.suppress(OSError), process_folder(pid) as process:
+        if _text("uid_map", process).split() != _OWN_USERS:
+            return
+        root = os.stat("root", dir_fd=process)
+        _keep(_roots, name, Root(pid, began(process), root.st_dev, root.st_ino))
+
+
+def _keep[T](known: dict[str, T], name: str, one: T) -> None:
+    if len(known) >= _MOST_ROOTS:
+        known.pop(list(known)[0], None)  # noqa: RUF015 -- threads add others meanwhile
+    known[name] = one
+
+
+def root_of(name: str) -> Root | None:
+    """Return what was noted of the container; None = nothing, or its root is not this machine's."""
+    return _roots.get(name)
+
+
+def first_of(name: str) -> int | None:
+    """Return the container's first process, as this machine numbers it; None = it was not noted."""
+    return noted[0] if (noted := _firsts.get(name)) else None
+
+
+def shell_of(name: str) -> int | None:
+    """Return the shell that started with the container, which may have ended; as `first_of` otherwise."""
+    return noted[1] if (noted := _firsts.get(name)) else None
+
+
+def end_first(name: str) -> bool:
+    """Kill the container's first process, with which all others end. False = it is not the one that was noted."""
+    noted = _roots.get(name)
+    return noted is not None and _end(noted.pid, lambda process: began(process) == noted.began)
+
+
+def end_all(container: str) -> None:
+    """Kill the processes of a container by its ID, where this process may.
+
+    Docker waits without an end for a container in which a policy has stopped what Docker started there.
+    """
+    ends = f"/{container}", f"-{container}.scope"
+    for pid in filter(str.isdigit, os.listdir("/proc")) if container else ():
+        _end(int(pid), lambda process: any(one.endswith(ends) for one in _text("cgroup", process).splitlines()))
+
+
+def _end(pid: int, is_it: Callable[[int], bool]) -> bool:
+    """Kill a process if it `is_it`, told by its folder. Returns whether it was killed."""
+    with contextlib.suppress(OSError):
+        process = os.pidfd_open(pid)  # before the look: no other process can take its number
+        try:
+            with process_folder(pid) as folder:
+                found = is_it(folder)
+            if found:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+            return found
+        finally:
+            os.close(process)
+    return False
+
+
+@contextlib.contextmanager
+def process_folder(pid: int) -> Iterator[int]:
+    """Open its folder in /proc, which shows no other process after its end. Raises OSError."""
+    process = os.open(f"/proc/{pid}", _FOLDER)
+    try:
+        yield process
+    finally:
+        os.close(process)
+
+
+def _text(name: str, process: int) -> str:
+    with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), errors="replace") as file:
+        return file.read()
+
+
+def began(process: int) -> str:
+    """Return when a process was started, by its folder. Raises OSError."""
+    return _text("stat", process).rpartition(")")[2].split()[19]
+
+
+def main() -> None:
+    """End each container of which the ID is a line of standard input, and print the ID."""
+    for line in sys.stdin:
+        end_all(line.strip())
+        print(line, end="", flush=True)
