@@ -15,7 +15,23 @@ from tests.support import documents
 from tests.support.documents import PAGES, Said
 
 # Programs of others that a page may call.
-OTHERS = {"cp", "mv", "npm", "cd", "cat", "mkdir", "sed", "curl", "docker", "git", "harbor", "pip", "source", "sudo", "uv"}
+OTHERS = {
+    "cp",
+    "mv",
+    "npm",
+    "cd",
+    "cat",
+    "mkdir",
+    "sed",
+    "curl",
+    "docker",
+    "git",
+    "harbor",
+    "pip",
+    "source",
+    "sudo",
+    "uv",
+}
 TRAINING = {
     "run.sh",
     "run_skyrl_tx.sh",
