@@ -69,9 +69,6 @@ TABLE: dict[str, Command] = {
         "field=value ...", "probe a Tinker API with a temporary adapter",
         f"{_DOCTOR}:ServerArgs", "doctor.servers:probe")),
     "doctor server": replace(probe, usage="[URL] field=value ...", words=("url",)),
-    "doctor parity": Command(
-        "A=URL B=URL ...", "compare how two servers train and sample; exit 1 if they differ",
-        f"{_DOCTOR}:ParityArgs", "doctor.servers:parity"),
     "doctor docker": Command(
         "field=value ...", "check that Docker can carry a run; exit 2 if not",
         f"{_DOCTOR}:DockerArgs", "doctor.docker:preflight"),
