@@ -349,7 +349,7 @@ def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outsid
         {"harbor": HarborVenue(FakeHost(recorder), new_trial)},
         endpoint,
         wandb,
-        leave_pages=lambda *_: "",
+        leave_report=lambda _: "",
     )
 
 

@@ -15,7 +15,6 @@ from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
-from harbortrainer.report.curve import draw_curve
 from harbortrainer.run import trajectories
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, check_identity
 from harbortrainer.run.directory import RunDirectory, base_model, held, new_run_directory, run_ids
@@ -212,9 +211,6 @@ def test_a_batch_and_an_evaluation_without_a_grade_have_no_reward(tmp_path, caps
     Display().step(3, 9, batch_metrics([empty]) | {"time/sample": 1.0, "time/update": 0.0})
     line = "step 3/9  reward unknown  groups with signal 0/1  trials 1  lost 1  turns unknown  sample 1.0s"
     assert line in capsys.readouterr().out
-    append_line(tmp_path / "metrics.jsonl", {"global_step": 3} | batch_metrics([empty]) | eval_metrics([empty]))
-    draw_curve(tmp_path / "metrics.jsonl", tmp_path, "r")
-    assert (tmp_path / "reward_curve.png").exists()
 
 
 def test_metrics_of_a_batch():

@@ -94,7 +94,7 @@ class Loop[C: RunSettings]:
         self.parts.display.say(f"checkpoint after step {self.step}: {path}")
 
     async def finish(self, outside: Outside) -> int:
-        """Run to the end, then write the pages and the summaries. Exit status: 0 done, else that of the stop."""
+        """Run to the end, then write the report and the summaries. Exit status: 0 done, else that of the stop."""
         parts, stop, say, status = self.parts, self.parts.stop, self.parts.display.say, 1
         try:
             await self.run()
@@ -104,7 +104,7 @@ class Loop[C: RunSettings]:
             status = stop.status
         finally:
             parts.metrics.close(1 if status == 1 else 0)
-            for line in (outside.leave_pages(parts.run, self.config.model_name), *self.summaries):
+            for line in (outside.leave_report(parts.run.path), *self.summaries):
                 say(line)
             if status:
                 why = f" ({stop.why})" if stop.asked else ""
