@@ -202,7 +202,6 @@ def test_a_dry_run_is_an_argument_of_the_command_and_no_setting(
     run = ["train", "model_name=m", "tasks_dir=."]
     assert main([*run, "--dry-run"]) == main([*run, "dry_run=true", "--json"]) == 0
     assert seen == [(Config(model_name="m", tasks_dir="."), None), (Config(model_name="m", tasks_dir="."), "-")]
-    assert main([*run, "plan=true"]) == 2 and "plan: no longer a setting; use --dry-run" in capsys.readouterr().err
     assert main([*run, "json=f"]) == 2 and "add --dry-run" in capsys.readouterr().err
 
 

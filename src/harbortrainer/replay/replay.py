@@ -89,7 +89,7 @@ def same_as_recorded(rebuilt: Rebuilt, record: Mapping[str, Any]) -> str:
         return f"{len(added)} trials were not trained on by the run ({added[0]} …)"
     if rebuilt.batch.advantages != record["advantages"]:
         return "other advantages"
-    if record.get("digest", rebuilt.digest) != rebuilt.digest:  # older ledgers have none
+    if record["digest"] != rebuilt.digest:
         return "other tokens or logprobs, in files changed since"
     updates = [list(dict.fromkeys(s.trial_name for s in part)) for part in rebuilt.parts]
     return "other minibatches" if record.get("updates", updates) != updates else ""
@@ -158,9 +158,6 @@ def _step(journal: Journal, step: int) -> StepReport:
 def _notes(journal: Journal, steps: Sequence[int]) -> Iterator[str]:
     if any(journal.config(step).kl_penalty_coef for step in steps):
         yield "the run's advantages were sent with its KL penalty; they are compared without it"
-    if undigested := sum("digest" not in journal.records[step] for step in steps):
-        lacking = counted(undigested, "steps")
-        yield f"{lacking} of the ledger without a digest: only trials, advantages and minibatches were compared"
 
 
 def show(report: ReplayReport, console: Console) -> None:
