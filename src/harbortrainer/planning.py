@@ -33,7 +33,7 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.text import counted
 from harbortrainer.training.outside import Outside
-from harbortrainer.training.plan import RunPlan, disk_note
+from harbortrainer.training.plan import RunPlan
 from harbortrainer.training.references import DRIFT_SEQUENCES
 from harbortrainer.training.schedule import evaluation_due, task_order
 from harbortrainer.training.session import prepare
@@ -91,13 +91,7 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
         spent.count(record)
     work = remaining_work(plan, records, spent.account.waiting)
     forecast = from_past(config, work, past_batches(plan)) or from_limits(config, work)
-    server, about = await _server(config, outside.api)
-    notes = [
-        *prepared.notes,
-        *plan.length_note,
-        server,
-        disk_note(config, plan.total_steps, outside.api.base_model(config.model_name), about),
-    ]
+    notes = [*prepared.notes, *plan.length_note, await _server(config, outside.api)]
     if plan.earlier is not None:
         notes.append(f"continues {plan.earlier.path} after step {work.first_step}; {spent.summary()}")
     if not plan.pricing.known and config.backend == "tinker":
@@ -271,15 +265,15 @@ def _upto(most: Amount, times: int) -> Amount:
     return None if most is None else most * times
 
 
-async def _server(config: Config, api: Api) -> tuple[str, dict[str, Any]]:
-    """One line on whether the server answers, and its description of itself."""
+async def _server(config: Config, api: Api) -> str:
+    """One line on whether the server answers."""
     try:
         url = server_url(config)
         api_key(kind_of(config))
-        about = await api.check_health(url, config)
+        await api.check_health(url, config)
     except UserError as error:
-        return f"server: not asked, the run would be refused now: {error}", {}
-    return f"server: {url} answers; what it serves and how it trains is checked when the run starts", about
+        return f"server: not asked, the run would be refused now: {error}"
+    return f"server: {url} answers; what it serves and how it trains is checked when the run starts"
 
 
 def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:

@@ -293,7 +293,7 @@ class FakeApi(Api):
         return self._server
 
     def base_model(self, name: str) -> BaseModel:
-        return BaseModel(("Qwen3ForCausalLM",), 1000, None)
+        return BaseModel(("Qwen3ForCausalLM",), 1000)
 
 
 class FakeHost(ServiceHost):
