@@ -52,6 +52,7 @@ class Loop[C: RunSettings](ABC):
 
     async def completed(self) -> None:
         """Tidy up after the last step."""
+        return
 
     @property
     @abstractmethod
