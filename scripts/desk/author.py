@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from harbortrainer.bundled.tau.desk.environment import Environment, Shop, ToolCall
-from harbortrainer.bundled.tau.desk.tasks import KINDS, NAME, Case, DeskTask, Words, make_case
+from harbortrainer.bundled.tau.desk.tasks import KINDS, NAME, Case, DeskTask, FreshWords, make_case
 from harbortrainer.bundled.tau.domain import Domain
 from harbortrainer.bundled.tau.exchange import Dialogue
 from harbortrainer.bundled.tau.grade import grade
@@ -66,7 +66,7 @@ def domain_of(cases: Mapping[str, Case]) -> Domain:
 
 def new_cases(rng: random.Random, reserved: Set[str], count: int) -> dict[str, Case]:
     """Cases whose words are not reserved; all kinds are equally likely."""
-    words = Words(rng, reserved)
+    words = FreshWords(rng, reserved)
     return {str(number): make_case(rng.choice(KINDS), words, rng) for number in range(count)}
 
 

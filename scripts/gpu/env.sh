@@ -70,7 +70,7 @@ keep() {
   local name file
   for name in "$@"; do
     mkdir -p "$OUT/$name"
-    for file in "runs/$name"/*.json* "runs/$name"/{run.log,report.html,reward_curve.png,loss_curve.png}; do
+    for file in "runs/$name"/*.json* "runs/$name"/{run.log,report.html}; do
       if [ -f "$file" ]; then cp "$file" "$OUT/$name/"; fi
     done
   done

@@ -14,15 +14,22 @@ from harbortrainer.errors import UserError
 from harbortrainer.setting import url_problem
 
 SCRIPTED, BASE = "scripted", "base"
-_KINDS = {"url": str, "model": str, "key": str, "fields": dict, "weight": (int, float), "taxonomy": (str, list)}
+ANSWER_SEC = 120.0  # for one answer; then the request is sent again
+_NUMBER = (int, float)
+_KINDS: dict[str, Any] = {"url": str, "model": str, "key": str, "fields": dict}
+_OWN: dict[str, dict[str, Any]] = {
+    "judge": {"weight": _NUMBER, "taxonomy": (str, list)},
+    "policy": {"thoughts": bool, "usd_per_million": dict, "answer_sec": _NUMBER},
+}
+_PAGES = {"policy": "docs/evaluation.md"}
 _FORM = '{"url": "https://HOST/v1", "model": NAME, "key": VARIABLE, "fields": {}}'
-Role = Literal["user", "judge"]
+Role = Literal["user", "judge", "policy"]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
     """A model's file. `key`: name of the variable that holds it; `fields`: of each request; `weight`, `taxonomy`: of
-    a judge.
+    a judge; the others of a policy: whether its thoughts are kept, prices of prompt and sampled tokens.
     """
 
     model: str
@@ -31,6 +38,9 @@ class ModelFile:
     fields: Mapping[str, Any] = field(default_factory=dict)
     weight: float = 0.1  # of the score, from -1 to 1, in the reward of training
     taxonomy: Any = None  # list of categories, or the file that has it
+    thoughts: bool = False
+    usd_per_million: Mapping[str, float] = field(default_factory=dict)
+    answer_sec: float = ANSWER_SEC
 
 
 def text_of(role: Role, given: str | None) -> str | None:
@@ -66,21 +76,29 @@ def _problems(role: Role, value: Any) -> Iterator[str]:
     if not isinstance(value, dict) or not isinstance(value.get("model"), str):
         yield f"{role}: give an object with {_FORM}"
         return
-    known = {name: kind for name, kind in _KINDS.items() if role == "judge" or name not in ("weight", "taxonomy")}
+    known = _KINDS | _OWN.get(role, {})
     for name, given in value.items():
         if name not in known:
             yield f"{role}: {name}: no such field; one of {', '.join(known)}"
-        elif given is not None and (not isinstance(given, known[name]) or isinstance(given, bool)):
-            yield f"{role}: {name}={given}: has another type (docs/other_models.md)"
+        elif given is not None and (
+            not isinstance(given, known[name]) or (isinstance(given, bool) and known[name] is not bool)
+        ):
+            yield f"{role}: {name}={given}: has another type ({_PAGES.get(role, 'docs/other_models.md')})"
     if value["model"] in (SCRIPTED, BASE) and role == "user":
         return
     if not isinstance(url := value.get("url"), str):
         yield f"{role}: model={value['model']}: give the url of the OpenAI-compatible API that serves it"
     elif problem := url_problem(url):
         yield f"{role}: url={url}: {problem}"
-    weight = value.get("weight", 0.1)
-    if isinstance(weight, int | float) and not 0 <= weight < math.inf:
-        yield f"{role}: weight={weight}: must be 0 or more"
+    prices = value.get("usd_per_million", {})
+    if isinstance(prices, dict) and (strange := prices.keys() - {"prompt", "sampled"}):
+        yield f"{role}: usd_per_million.{min(strange)}: no such price; give prompt and sampled"
+        return
+    numbers = {name: value.get(name, 0) for name in ("weight", "answer_sec")}
+    numbers |= {f"usd_per_million.{name}": price for name, price in prices.items()} if isinstance(prices, dict) else {}
+    for name, number in numbers.items():
+        if isinstance(number, int | float) and not 0 <= number < math.inf:
+            yield f"{role}: {name}={number}: must be 0 or more"
 
 
 def with_texts[C](config: C) -> C:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
@@ -16,7 +17,7 @@ from harbortrainer.backend.contract import TINKER_DOCUMENTS, kind_of
 from harbortrainer.backend.terms import agree
 from harbortrainer.budget.account import BESIDE, Account, Spending
 from harbortrainer.budget.budget import Budget, no_price
-from harbortrainer.budget.forecast import Forecast, Range
+from harbortrainer.budget.forecast import Amount, Forecast, total
 from harbortrainer.cli.output import give_json, wide_console
 from harbortrainer.config import SETTINGS, Config
 from harbortrainer.durable.facts import unchanging
@@ -32,7 +33,7 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.text import counted
 from harbortrainer.training.outside import Outside
-from harbortrainer.training.plan import RunPlan, disk_note
+from harbortrainer.training.plan import RunPlan
 from harbortrainer.training.references import DRIFT_SEQUENCES
 from harbortrainer.training.schedule import evaluation_due, task_order
 from harbortrainer.training.session import prepare
@@ -68,7 +69,6 @@ class PastBatch:
     started: int  # trials
     spent: Spending
     seconds: float
-    unique_prompt: float  # prompt tokens that repeat no earlier prompt of their trial
 
 
 async def dry_run(config: Config, json_file: str | None = None, outside: Outside | None = None) -> int:
@@ -91,13 +91,7 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
         spent.count(record)
     work = remaining_work(plan, records, spent.account.waiting)
     forecast = from_past(config, work, past_batches(plan)) or from_limits(config, work)
-    server, about = await _server(config, outside.api)
-    notes = [
-        *prepared.notes,
-        *plan.length_note,
-        server,
-        disk_note(config, plan.total_steps, outside.api.base_model(config.model_name), about),
-    ]
+    notes = [*prepared.notes, *plan.length_note, await _server(config, outside.api)]
     if plan.earlier is not None:
         notes.append(f"continues {plan.earlier.path} after step {work.first_step}; {spent.summary()}")
     if not plan.pricing.known and config.backend == "tinker":
@@ -152,7 +146,7 @@ def past_batches(plan: RunPlan) -> dict[str, list[PastBatch]]:
 
 
 def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[PastBatch]]) -> Forecast | None:
-    """Return low, mean and high of the earlier batches' amounts a place, times the places left.
+    """Return the mean of the earlier batches' amounts a place, times the places left.
 
     None when no earlier run finished a batch of the kinds that are left.
     """
@@ -162,25 +156,21 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
     if not batches or (work.steps and not training):
         return None
 
-    def total(amount: Callable[[PastBatch], float]) -> Range:
-        return _scaled(training, amount, work.training_places) + _scaled(evaluations, amount, work.evaluation_places)
+    def amount(of: Callable[[PastBatch], float]) -> float:
+        return _scaled(training, of, work.training_places) + _scaled(evaluations, of, work.evaluation_places)
 
-    def beside(name: str) -> tuple[Range, Range]:
-        return total(lambda batch: batch.spent.beside(name)[0]), total(lambda batch: batch.spent.beside(name)[1])
+    def beside(name: str) -> tuple[float, float]:
+        return amount(lambda batch: batch.spent.beside(name)[0]), amount(lambda batch: batch.spent.beside(name)[1])
 
     trained = _scaled(training, lambda batch: batch.spent.trained, work.training_places)
-    prompt = total(lambda batch: batch.spent.prompt) + trained * scored_share(config)
-    prompts = sum(batch.spent.prompt for batch in training)
-    unique = sum(batch.unique_prompt for batch in training)
     names = ", ".join([*runs][:3]) + (", …" if len(runs) > 3 else "")
     return Forecast(
-        trials=total(lambda batch: batch.started),
-        prompt=prompt,
-        sampled=total(lambda batch: batch.spent.sampled),
+        trials=amount(lambda batch: batch.started),
+        prompt=amount(lambda batch: batch.spent.prompt) + trained * scored_share(config),
+        sampled=amount(lambda batch: batch.spent.sampled),
         trained=trained,
-        container_sec=total(lambda batch: batch.spent.container_sec),
-        wall_sec=total(lambda batch: batch.seconds),
-        cached=max(0.0, 1 - unique / prompts) if prompts else 0.0,
+        container_sec=amount(lambda batch: batch.spent.container_sec),
+        wall_sec=amount(lambda batch: batch.seconds),
         source=f"{counted(len(runs), 'earlier runs')} ({names}): {counted(len(training), 'batches')}, "
         f"{counted(sum(batch.evaluation for batch in batches), 'evaluations')}",
         beside={name: beside(name) for name in BESIDE},
@@ -198,33 +188,33 @@ def scored_share(config: Config) -> float:
 
 
 def from_limits(config: Config, work: RemainingWork) -> Forecast:
-    """Return bounds: each trial ends at once, or uses all that its limits allow."""
+    """Return the most: each trial uses all that its limits allow."""
     turns, context, limit = config.max_turns or None, config.context_limit, config.trial_timeout_sec or None
     segments = turns if config.enable_summarize else 1  # at worst each turn summarises the history
     sampled = None if turns is None else min(turns * config.max_tokens, (segments or 1) * context)
     trained = _upto(None if segments is None else segments * context, work.training_places)
+    scored = None if trained is None else trained * scored_share(config)
     parts = ((work.steps, work.training_places), (work.evaluations, work.evaluation_places))
     waves = sum(n * math.ceil(places / n / first_agents(config)) for n, places in parts if n)
     return Forecast(
-        trials=Range(work.places, work.places),
-        prompt=_upto(None if turns is None else turns * context, work.places) + trained * scored_share(config),
+        trials=work.places,
+        prompt=total(_upto(None if turns is None else turns * context, work.places), scored),
         sampled=_upto(sampled, work.places),
         trained=trained,
         container_sec=_upto(limit if work.containers else 0.0, work.places),
         wall_sec=_upto(limit, waves),
-        cached=0.0,
         source="limits only: no earlier run of this model on these tasks in logs_dir",
         assumptions=(
-            f"a trial takes at least 1 turn, at most max_turns={config.max_turns or 'no limit'}",
-            f"a prompt has at most context_limit={context} tokens, an answer max_tokens={config.max_tokens}",
-            f"no trial is run again; the wall time's upper bound: {first_agents(config)} agents at once, no updates",
+            f"a trial takes max_turns={config.max_turns or 'no limit'}",
+            f"a prompt has context_limit={context} tokens, an answer max_tokens={config.max_tokens}",
+            f"no trial is run again; wall time: {first_agents(config)} agents at once, no updates",
         ),
         beside=_beside_limits(config, work),
     )
 
 
-def _beside_limits(config: Config, work: RemainingWork) -> dict[str, tuple[Range, Range]]:
-    """Bounds of what a simulated user reads and says: a message for each turn."""
+def _beside_limits(config: Config, work: RemainingWork) -> dict[str, tuple[Amount, Amount]]:
+    """Most of what a simulated user reads and says: a message for each turn."""
     user = model_of("user", config.user)
     if user is None or user.model == SCRIPTED:
         return {}
@@ -252,44 +242,38 @@ def _batches(run: RunDirectory, plan: RunPlan) -> Iterator[PastBatch]:
             trials[trial.kind, trial.step].append(record)
     for (kind, step), records in trials.items():
         if kind == "step" and "time/step" in (row := rows.get(step + 1, {})):
-            unique = row["tokens/unique"] - row["tokens/sampled"]
-            yield _batch(records, False, row.get("train/tokens", 0.0), row["time/step"], unique)
+            yield _batch(records, False, row.get("train/tokens", 0.0), row["time/step"])
         elif kind == "eval" and "eval/reward_mean" in (row := rows.get(step, {})):
-            yield _batch(records, True, 0.0, row["time/evaluate"], 0.0)
+            yield _batch(records, True, 0.0, row["time/evaluate"])
 
 
-def _batch(
-    records: Sequence[Mapping[str, Any]], evaluation: bool, trained: float, seconds: float, unique: float
-) -> PastBatch:
+def _batch(records: Sequence[Mapping[str, Any]], evaluation: bool, trained: float, seconds: float) -> PastBatch:
     account = Account()
     for record in records:
         account.count(record)
     started = {record["trial"] for record in records if record["event"] == "started"}
     slots = {TrialName.parse(name).first for name in started}
     spent = account.total + Spending(trained=trained)
-    return PastBatch(evaluation, len(slots), len(started), spent, seconds, unique)
+    return PastBatch(evaluation, len(slots), len(started), spent, seconds)
 
 
-def _scaled(batches: Sequence[PastBatch], amount: Callable[[PastBatch], float], places: int) -> Range:
-    if not batches or not places:
-        return Range(0.0, 0.0, 0.0)
-    values = [amount(batch) / batch.places for batch in batches]
-    return Range(min(values), max(values), sum(values) / len(values)) * places
+def _scaled(batches: Sequence[PastBatch], amount: Callable[[PastBatch], float], places: int) -> float:
+    return fmean([amount(batch) / batch.places for batch in batches]) * places if batches and places else 0.0
 
 
-def _upto(most: float | None, times: int) -> Range:
-    return Range(0.0, None if most is None else most * times)
+def _upto(most: Amount, times: int) -> Amount:
+    return None if most is None else most * times
 
 
-async def _server(config: Config, api: Api) -> tuple[str, dict[str, Any]]:
-    """One line on whether the server answers, and its description of itself."""
+async def _server(config: Config, api: Api) -> str:
+    """One line on whether the server answers."""
     try:
         url = server_url(config)
         api_key(kind_of(config))
-        about = await api.check_health(url, config)
+        await api.check_health(url, config)
     except UserError as error:
-        return f"server: not asked, the run would be refused now: {error}", {}
-    return f"server: {url} answers; what it serves and how it trains is checked when the run starts", about
+        return f"server: not asked, the run would be refused now: {error}"
+    return f"server: {url} answers; what it serves and how it trains is checked when the run starts"
 
 
 def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
@@ -299,12 +283,8 @@ def _caps(config: Config, spent: Budget, forecast: Forecast) -> Iterator[str]:
         ("max_usd", config.max_usd, forecast.usd(spent.pricing), spent.usd(before) or 0.0),
         ("max_wall_sec", config.max_wall_sec, forecast.wall_sec, 0.0),
     ]
-    for name, cap, range_, so_far in limits:
-        if not cap or range_ is None:
-            continue
-        if so_far + range_.low >= cap:
-            yield f"{name}={cap:g}: ends the run before its last step"
-        elif range_.high is None or so_far + range_.high >= cap:
+    for name, cap, amount, so_far in limits:
+        if cap and (amount is None or so_far + amount >= cap):
             yield f"{name}={cap:g}: may end the run before its last step"
 
 
@@ -326,13 +306,10 @@ def _show(plan: RunPlan, work: RemainingWork, forecast: Forecast, notes: Sequenc
         f"{counted(len(plan.held_out), 'tasks')} x {config.eval_group_size}"
     )
     table = Table("", show_edge=False, pad_edge=False)
-    for name in ("low", "mean", "high"):
-        table.add_column(name, justify="right")
+    table.add_column("at most" if forecast.assumptions else "estimate", justify="right")
     table.add_column("counted as")
-    for name, range_, unit, how in _rows(plan, forecast):
-        mean = "" if range_.mean is None else _number(range_.mean, unit)
-        high = "no bound" if range_.high is None else _number(range_.high, unit)
-        table.add_row(name, _number(range_.low, unit), mean, high, how)
+    for name, amount, unit, how in _rows(plan, forecast):
+        table.add_row(name, "no bound" if amount is None else _number(amount, unit), how)
     console.print(table)
     for line in (f"estimated from: {forecast.source}", *(f"assumed: {a}" for a in forecast.assumptions), *notes):
         say(line)
@@ -340,27 +317,26 @@ def _show(plan: RunPlan, work: RemainingWork, forecast: Forecast, notes: Sequenc
         say("for an estimate, make a short run of these settings (max_steps=1 run_name=probe) and plan again")
 
 
-def _rows(plan: RunPlan, forecast: Forecast) -> Iterator[tuple[str, Range, str, str]]:
-    repeated = f"; {forecast.cached:.0%} repeats an earlier prompt of its trial" if forecast.cached else ""
+def _rows(plan: RunPlan, forecast: Forecast) -> Iterator[tuple[str, Amount, str, str]]:
     yield "trials", forecast.trials, "", "of training and evaluation, repeated ones included"
     yield "tokens", forecast.tokens, "", "the three below"
-    yield "  prompt", forecast.prompt, "", f"each turn's whole prompt{repeated}"
+    yield "  prompt", forecast.prompt, "", "each turn's whole prompt"
     yield "  sampled", forecast.sampled, "", "answers"
     yield "  trained", forecast.trained, "", "datums, prompts included"
-    for name, (prompt, sampled) in forecast.beside.items():
-        if (both := prompt + sampled).high != 0:
+    for name, pair in forecast.beside.items():
+        if (both := total(*pair)) != 0:
             yield f"  {name}", both, "", f"prompts and answers of {name}_model"
     yield "container time", forecast.container_sec, "s", "sum over all trials"
     yield "wall time", forecast.wall_sec, "s", f"steps and evaluations, {plan.config.n_parallel_envs} agents at once"
     pricing, parts = plan.pricing, []
-    if (cost := forecast.usd(pricing)) is None:
+    if not pricing.known:
         return
     if (p := pricing.price) is not None:
-        prices = f"{p.prefill:g} prefill (cached {p.cached_prefill:g}), {p.sample:g} sample, {p.train:g} train"
-        parts.append(f"{pricing.source}: {prices} a million")
+        prices = f"{p.prefill:g} prefill, {p.sample:g} sample, {p.train:g} train"
+        parts.append(f"{pricing.source}: {prices} a million, no prompt cached")
     if pricing.usd_per_hour:
         parts.append(f"{pricing.usd_per_hour:g} USD an hour of the server x wall time")
-    yield "cost", cost, "USD", "; ".join(parts)
+    yield "cost", forecast.usd(pricing), "USD", "; ".join(parts)
 
 
 def _number(value: float, unit: str) -> str:

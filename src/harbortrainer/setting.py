@@ -95,14 +95,13 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """A setting of an earlier version, or a key of one (NAME.KEY). `now`: its present name, None = removed.
+    """A setting that was removed, or a key of one (NAME.KEY).
 
     `kept`: a value beside the default that another setting says now; `moved`: whatever it is.
     """
 
     default: Any
     instead: str
-    now: str | None = None
     kept: Any = None
     moved: bool = False
 
@@ -111,12 +110,6 @@ _NO_MARKS = "no trial is marked any more; leave it out"
 _CONSTANT = "its value is a constant now; leave it out"
 UNTIL_SAVED = {"family": ""}  # what a run meant whose configuration lacks a setting, where its default is another
 FORMER = {
-    "max_wall_seconds": Former(0.0, "use max_wall_sec", "max_wall_sec"),
-    "plan": Former(False, "use --dry-run"),
-    "plan_json": Former(None, "use json=FILE with --dry-run"),
-    "server_outage_limit_sec": Former(1800.0, "use outage_limit_sec", "outage_limit_sec"),
-    "env_outage_limit_sec": Former(900.0, "use outage_limit_sec"),
-    "save_timeout_sec": Former(900.0, _CONSTANT),
     "update_timeout_sec": Former(3600.0, _CONSTANT),
     "sample_timeout_sec": Former(600.0, _CONSTANT),
     "command_wait": Former("prompt", "a command ends at its shell's next prompt; leave it out"),
@@ -152,20 +145,10 @@ FORMER = {
     "clip_high_threshold": Former(None, "use clip_thresholds=LOW,HIGH", moved=True),
     "dppo_divergence": Former("tv", "use dppo=DIVERGENCE,MOST", moved=True),
     "dppo_threshold": Former(0.1, "use dppo=DIVERGENCE,MOST", moved=True),
-    "n_parallel_starts": Former(8, _CONSTANT),
-    "n_parallel_verifiers": Former(None, "use n_parallel_envs, which limits verifiers too"),
-    "env_starts_per_sec": Former(0.0, _CONSTANT),
-    "eval_timeout_sec": Former(86400.0, "trial_timeout_sec limits each of its trials"),
     "weight_decay": Former(0.0, _CONSTANT),
-    "adam_beta1": Former(0.9, _CONSTANT),
-    "adam_beta2": Former(0.95, _CONSTANT),
-    "adam_eps": Former(1e-12, _CONSTANT),
-    "keep_every": Former(0, "use keep_checkpoints=0 for all"),
-    "tasks_registry": Former(None, "fetch once: harbortrainer tasks get NAME@VERSION registry=FILE to=FOLDER"),
     "suspect": Former("mask", _NO_MARKS),
     "outcome_policy.suspect": Former("train", _NO_MARKS),
     "environment_kwargs.keep_processes": Former(False, "the agent's processes live on; leave it out"),
-    "allow_broken_tasks": Former(False, "name them: tasks_exclude=a,b"),
 }
 
 

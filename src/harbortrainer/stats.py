@@ -11,7 +11,6 @@ import numpy as np
 
 LEVEL = 0.95  # of intervals
 VERDICT_LEVEL = 0.97  # keeps false verdicts below 5% also where few tasks give their variance
-MANY = 1000  # the most additional trials or tasks that are suggested
 ROUNDING = 1e-9  # of rewards that are sums of fractions
 NORMAL_FROM = 2000  # degrees of freedom; from here t and normal quantiles agree to 3 decimals
 LARGEST = 1e4  # upper end of the search for a t quantile
@@ -170,8 +169,7 @@ class Comparison:
     """Two policies compared. `difference`: mean over tasks of (mean reward of B - mean reward of A); `low`, `high`:
     its 95% interval.
 
-    `distinguishable`: its 97% interval lies on one side of 0. `more_trials`, `more_tasks`: how many more would make an
-    unchanged difference distinguishable, None = no number would, or it is unknown.
+    `distinguishable`: its 97% interval lies on one side of 0.
     """
 
     difference: float
@@ -180,9 +178,6 @@ class Comparison:
     high: float
     n_tasks: int
     distinguishable: bool
-    more_trials: int | None = None
-    more_tasks: int | None = None
-    single_trials: bool = False  # of some task: `more_trials` is a lower bound
     open: bool = False  # the ungraded trials' rewards could change the verdict
 
     @property
@@ -199,16 +194,8 @@ class Comparison:
             return f"{numbers}: {'better' if self.difference > 0 else 'worse'}"
         if self.open:
             return f"{numbers}: not distinguishable; the ungraded trials could change it (retry_ungraded=true)"
-        return f"{numbers}: not distinguishable; {self._needed()}"
-
-    def _needed(self) -> str:
-        if not self.difference:
-            return "no difference was seen"
-        tasks = f"about {self.more_tasks} more tasks" if self.more_tasks else f"more than {MANY} more tasks"
-        if self.more_trials is None:
-            return f"no number of trials would be enough on these tasks, {tasks} like them would be needed"
-        least = "at least" if self.single_trials else "about"
-        return f"{least} {self.more_trials} more trials a task would be needed, or {tasks}"
+        seen = "" if self.difference else "; no difference was seen"
+        return f"{numbers}: not distinguishable{seen}"
 
 
 def compare(
@@ -248,64 +235,17 @@ def _compare(a: Rewards, b: Rewards) -> Comparison:
         return Comparison(float(d_P.mean()) if n else 0.0, math.nan, -math.inf, math.inf, n, False)
     difference = float(d_P.mean())
     trials_P = np.array([min(len(a[name]), len(b[name])) for name in names])
-    within = float(np.mean([_within(a[name]) + _within(b[name]) for name in names])) if trials_P.min() > 1 else None
     variance = _variance(d_P, float(trials_P.mean()))
     stderr = math.sqrt(variance / n)
     half = student_quantile(LEVEL, n - 1) * stderr
     distinguishable = abs(difference) > student_quantile(VERDICT_LEVEL, n - 1) * stderr
-    low, high = difference - half, difference + half
-    if distinguishable or not difference:
-        return Comparison(difference, stderr, low, high, n, distinguishable)
-    more_trials = _more_trials(difference, variance, within, n, float(trials_P.mean()))
-    more_tasks = _more_tasks(difference, variance, n)
-    return Comparison(
-        difference,
-        stderr,
-        low,
-        high,
-        n_tasks=n,
-        distinguishable=False,
-        more_trials=more_trials,
-        more_tasks=more_tasks,
-        single_trials=within is None,
-    )
+    return Comparison(difference, stderr, difference - half, difference + half, n, distinguishable)
 
 
 def _variance(d_P: np.ndarray, trials: float) -> float:
     if np.ptp(d_P) > 1e-12:
         return float(d_P.var(ddof=1))
     return float(np.concatenate([d_P, [1 / trials, -1 / trials]]).var(ddof=1))
-
-
-def _within(rewards_G: Sequence[float]) -> float:
-    """Variance of a task's mean that stems from its trials' randomness; it shrinks with their number."""
-    return float(np.var(rewards_G, ddof=1)) / len(rewards_G)
-
-
-def _more_trials(difference: float, variance: float, within: float | None, n: int, trials: float) -> int | None:
-    """More trials a task until an unchanged |difference| is distinguishable.
-
-    Of the variance of d, the part within tasks shrinks with 1 / trials and the part between tasks does not. A single
-    trial a task cannot separate them: all of it counts as the former (0/1 rewards of one trial are mostly that), and
-    the number is a lower bound.
-    """
-    allowed = n * (difference / student_quantile(VERDICT_LEVEL, n - 1)) ** 2
-    shrinking = variance if within is None else min(within, variance)
-    left = allowed - (variance - shrinking)
-    if left <= 0:
-        return None
-    more = math.ceil(trials * shrinking / left - trials - 1e-9)
-    return max(1, more) if more <= MANY else None
-
-
-def _more_tasks(difference: float, variance: float, n: int) -> int | None:
-    """More tasks until an unchanged |difference| with the same variance between tasks is distinguishable."""
-    needed = n
-    while (difference / student_quantile(VERDICT_LEVEL, needed - 1)) ** 2 * needed < variance:
-        needed += max(1, needed // 50)
-        if needed - n > MANY:
-            return None
-    return max(1, needed - n)
 
 
 def normal_quantile(level: float) -> float:

@@ -148,7 +148,7 @@ def test_whole_run_shows_a_live_view_and_leaves_only_lines_of_ours(whole_run: Pa
 
 
 def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):
-    assert {p.name for p in whole_run.iterdir()} >= {"config.json", "reward_curve.png", "wandb", "versions.json"}
+    assert {p.name for p in whole_run.iterdir()} >= {"config.json", "report.html", "wandb", "versions.json"}
     steps = [record["step"] for record in read_lines(whole_run / "checkpoints.jsonl")]
     assert steps[-2:] == [2, 3] and len(steps) <= 3, "the newest two, and the best"
     trial = whole_run / "rollouts" / "step_000000" / "s000000-p00-g00"

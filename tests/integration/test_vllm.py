@@ -15,7 +15,7 @@ import tinker
 from tinker.proto.response_conv import deserialize_sample_response
 
 from harbortrainer.cli.main import main
-from tests.conftest import MODEL, live_server
+from tests.conftest import MODEL
 from tests.support.conformance import conforms
 from tests.support.engine_parts import ADAM, DATA, STILL, adapters, datum, sampler, step
 from tests.support.server_parts import Raw, awaited
@@ -138,15 +138,6 @@ def test_the_doctor_finds_what_it_finds_of_the_jax_sampler(server: Server, tmp_p
     rows = {row["what"]: row for row in json.loads(path.read_text())["rows"]}
     assert rows["sampler"]["value"].startswith("vllm ")
     assert {row["verdict"] for row in rows.values()} == {"same", "info"}, rows
-
-
-def test_parity_with_the_jax_sampler(server: Server, tmp_path: Path) -> None:
-    """Each samples, the other scores: with vLLM's server as A and as B."""
-    path = tmp_path / "parity.json"
-    with live_server(MODEL, tmp_path / "jax") as jax_url:
-        assert main(["doctor", "parity", f"A={jax_url}", f"B={server.url}", f"json={path}"]) == 0
-    rows = json.loads(path.read_text())["rows"]
-    assert len(rows) == 7 and {row["verdict"] for row in rows} == {"equal"}, rows
 
 
 async def test_a_kill_of_vllm_leaves_training_alone(server: Server) -> None:

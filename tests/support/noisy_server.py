@@ -157,7 +157,7 @@ class Training:
 
     def optim_step(self, adam: tinker.AdamParams) -> Answer[Any]:
         wrong = self.server.numerics.wrong
-        fixed = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "learning_rate": 1e-2, "weight_decay": 0.0}
+        fixed = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "learning_rate": 1e-2}
         fixed |= {"grad_clip_norm": 0.0}
         adam = adam.model_copy(update={name: value for name, value in fixed.items() if name in wrong})
         divisor = self.datums if "example mean" in wrong else 1
@@ -166,10 +166,6 @@ class Training:
         if adam.grad_clip_norm and norm > adam.grad_clip_norm:
             gradients = [part * adam.grad_clip_norm / norm for part in gradients]
         self._step(adam, gradients)
-        decay = adam.learning_rate * adam.weight_decay
-        for one in self.server.adapters if "decays others" in wrong else [self]:
-            for part in self._parts(one.adapter):
-                part *= 1 - decay
         self.pending, self.datums = Adapter(0 * self.adapter.a, 0 * self.adapter.b), 0
         reported = norm * (1 + 0.01 * self.server.rng.normal() * bool(self.server.numerics.noise))
         return Answer(SimpleNamespace(metrics={"grad_norm": reported} if self.server.numerics.reports_norm else {}))
@@ -240,12 +236,10 @@ class Sampling:
         return Answer(SimpleNamespace(sequences=[sequence], prompt_logprobs=values))
 
 
-async def probed(
-    numerics: Numerics, isolates: bool = True, measure: Callable[..., Awaitable[object]] = measure_all
-) -> ProbeFindings:
+async def probed(numerics: Numerics, measure: Callable[..., Awaitable[object]] = measure_all) -> ProbeFindings:
     """What the probe, or a part of it, finds of such a server."""
     server: Any = Server(numerics)
-    bench, findings = ProbeSession(Session(server, server, URL, "key"), "model", isolates), ProbeFindings()
+    bench, findings = ProbeSession(Session(server, server, URL, "key"), "model"), ProbeFindings()
     await bench.http.aclose()
     bench.http = httpx.AsyncClient(base_url=URL, transport=httpx.MockTransport(server.unload))
     await measure(bench, findings)

@@ -293,7 +293,7 @@ class FakeApi(Api):
         return self._server
 
     def base_model(self, name: str) -> BaseModel:
-        return BaseModel(("Qwen3ForCausalLM",), 1000, None)
+        return BaseModel(("Qwen3ForCausalLM",), 1000)
 
 
 class FakeHost(ServiceHost):
@@ -349,7 +349,7 @@ def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outsid
         {"harbor": HarborVenue(FakeHost(recorder), new_trial)},
         endpoint,
         wandb,
-        leave_pages=lambda *_: "",
+        leave_report=lambda _: "",
     )
 
 

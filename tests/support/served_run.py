@@ -59,7 +59,7 @@ def served_outside() -> Outside:
     async def new_trial(config: TrialConfig) -> Any:
         return Trial(config, recorder)
 
-    return Outside(venues={"harbor": HarborVenue(FakeHost(recorder), new_trial)}, leave_pages=lambda *_: "")
+    return Outside(venues={"harbor": HarborVenue(FakeHost(recorder), new_trial)}, leave_report=lambda _: "")
 
 
 async def served_run(words: Sequence[str]) -> Path:

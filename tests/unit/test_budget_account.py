@@ -135,7 +135,7 @@ def test_records_of_an_earlier_version_have_no_tokens_of_datums() -> None:
 
 
 def test_the_summary_is_one_line_with_shares() -> None:
-    budget = Budget(config(), Pricing(Price(1.0, 2.0, 3.0, 1.0)))
+    budget = Budget(config(), Pricing(Price(1.0, 2.0, 3.0)))
     assert budget.summary() == "spent: 0 tokens, 0.00 container hours, 0.00 USD"
     names = places(0)
     for name in (*names, "e000000-p00-g00", "s000001-p00-g00"):
@@ -150,7 +150,7 @@ def test_the_summary_is_one_line_with_shares() -> None:
 
 
 def test_metrics_sum_to_the_whole_and_have_usd_where_there_is_a_price() -> None:
-    budget, names = Budget(config(), Pricing(Price(1e6, 2e6, 3e6, 1e6), usd_per_hour=36.0)), places(0)
+    budget, names = Budget(config(), Pricing(Price(1e6, 2e6, 3e6), usd_per_hour=36.0)), places(0)
     for name in (*names, "e000000-p00-g00"):
         trial(budget, name)
     trained(budget, 0, {names[0]: 1.0, names[1]: -1.0})
@@ -188,7 +188,7 @@ def test_tokens_of_users_and_judges_are_purposes_with_prices_of_their_own(tmp_pa
 
 def test_a_cap_is_told_at_every_record_that_finds_it_reached() -> None:
     told: list[tuple[str, int]] = []
-    budget = Budget(config(max_usd=250.0), Pricing(Price(1e6, 0.0, 0.0, 1e6)))
+    budget = Budget(config(max_usd=250.0), Pricing(Price(1e6, 0.0, 0.0)))
     budget.on_cap(lambda *over: told.append(over))
     for name in places(0, members=2):
         trial(budget, name)
@@ -202,7 +202,7 @@ def test_the_table_has_a_date_a_source_and_a_whole_price_for_each_model() -> Non
     assert table["as_of"] and table["source"].startswith("https://tinker-docs.thinkingmachines.ai")
     for model in table["models"]:
         pricing = pricing_of(config(model_name=model, max_usd=1.0))
-        assert pricing.price and 0 < pricing.price.cached_prefill <= pricing.price.prefill < pricing.price.sample
+        assert pricing.price and 0 < pricing.price.prefill < pricing.price.sample
         assert table["as_of"] in pricing.source
 
 
@@ -217,7 +217,7 @@ def test_the_table_has_a_date_a_source_and_a_whole_price_for_each_model() -> Non
 def test_a_file_of_prices_in_any_of_its_forms(tmp_path: Path, value: Any) -> None:
     (tmp_path / "p.json").write_text(json.dumps(value))
     pricing = pricing_of(config(backend="skyrl-tx", prices=str(tmp_path / "p.json")))
-    assert pricing.price == Price(1.0, 2.0, 3.0, 1.0)
+    assert pricing.price == Price(1.0, 2.0, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -253,11 +253,6 @@ def test_a_cap_in_usd_without_a_price_is_refused(tmp_path: Path) -> None:
     assert not pricing_of(config(backend="skyrl-tx", model_name="Qwen/Qwen3-8B")).known, (
         "of the cloud, not of one's own"
     )
-
-
-def test_cached_prompts_cost_less() -> None:
-    price = Price(10.0, 0.0, 0.0, 2.0)
-    assert price.usd(Spending(prompt=1e6), cached=0.5) == 6.0 < price.usd(Spending(prompt=1e6)) == 10.0
 
 
 def test_numbers_of_tokens_are_short() -> None:

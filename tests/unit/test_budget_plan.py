@@ -1,4 +1,4 @@
-"""`--dry-run`: ranges from earlier runs, bounds without one, nothing spent and nothing written."""
+"""`--dry-run`: the mean of earlier runs, bounds without one, nothing spent and nothing written."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from harbortrainer.config import Config, ServerSettings
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
-from harbortrainer.planning import Forecast, PastBatch, Range, RemainingWork, from_limits, from_past
+from harbortrainer.planning import Forecast, PastBatch, RemainingWork, from_limits, from_past
 from harbortrainer.run.ledger import KILLED
 from harbortrainer.text import counted
 from harbortrainer.train import checked
@@ -61,11 +61,6 @@ def planner(tmp_path: Path) -> Planner:
     return Planner(tmp_path)
 
 
-def tokens(found: dict[str, Any]) -> tuple[float, float]:
-    kinds = [found["forecast"][kind] for kind in ("prompt", "sampled", "trained")]
-    return sum(kind["low"] for kind in kinds), sum(kind["high"] for kind in kinds)
-
-
 def files(folder: Path) -> dict[str, tuple[int, bytes]]:
     return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.rglob("*") if file.is_file()}
 
@@ -81,11 +76,11 @@ async def test_the_first_plan_has_bounds_from_the_limits_and_says_so(
         "first_step": 0, "steps": 2, "training_places": 12, "evaluations": 3, "evaluation_places": 6,
         "containers": True,
     }  # fmt: skip
-    assert found["forecast"]["sampled"] == {"low": 0, "high": 18 * 500, "mean": None}
-    assert found["forecast"]["trained"]["high"] == 12 * 1000
-    assert found["forecast"]["prompt"]["high"] == 18 * 5000 + 12 * 1000, "the start scores at most 8 datums: all of 6"
-    assert "limits only: no earlier run" in out and "assumed: " in out and "run_name=probe" in out
-    assert "http://here:1 answers" in out and "disk of the server" in out and "\x1b" not in out
+    assert found["forecast"]["sampled"] == 18 * 500
+    assert found["forecast"]["trained"] == 12 * 1000
+    assert found["forecast"]["prompt"] == 18 * 5000 + 12 * 1000, "the start scores at most 8 datums: all of 6"
+    assert "limits only: no earlier run" in out and "at most" in out and "assumed: " in out and "run_name=probe" in out
+    assert "http://here:1 answers" in out and "\x1b" not in out
 
 
 async def test_a_plan_with_agents_that_follow_the_tokens_counts_those_of_the_start(
@@ -99,7 +94,7 @@ async def test_a_plan_with_agents_that_follow_the_tokens_counts_those_of_the_sta
     assert "8 agents at once, no updates" in out and "n_parallel_envs=auto: 8 agents at once at first, at most" in out
 
 
-async def test_a_plan_after_a_run_has_its_mean_and_the_range_of_its_batches(
+async def test_a_plan_after_a_run_has_the_mean_of_its_batches(
     planner: Planner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     split = ("eval_tasks=count-1", "allow_family_overlap=true")
@@ -111,25 +106,22 @@ async def test_a_plan_after_a_run_has_its_mean_and_the_range_of_its_batches(
     await planner.process("run_name=two", "seed=1", *split)
     forecast = found["forecast"]
     spent = planner.spent("two")
-    assert sum(forecast[kind]["mean"] for kind in ("prompt", "sampled", "trained")) == pytest.approx(spent, rel=0.1)
-    for kind in ("trials", "prompt", "sampled", "trained", "container_sec", "wall_sec"):
-        assert 0 < forecast[kind]["low"] <= forecast[kind]["mean"] <= forecast[kind]["high"]
-    assert forecast["trials"]["low"] == 3 * 6 + 3
+    assert sum(forecast[kind] for kind in ("prompt", "sampled", "trained")) == pytest.approx(spent, rel=0.1)
+    assert forecast["container_sec"] > 0 and forecast["wall_sec"] > 0
+    assert forecast["trials"] == pytest.approx(3 * 6 + 3 + 2), "two were run again"
 
 
-def test_a_range_is_from_the_smallest_to_the_largest_batch() -> None:
+def test_an_estimate_is_the_mean_of_batches_a_place() -> None:
     def batch(tokens: float, places: int = 2, evaluation: bool = False) -> PastBatch:
         spent = Spending(tokens, tokens, 0.0 if evaluation else tokens, tokens)
-        return PastBatch(evaluation, places, places, spent, seconds=tokens, unique_prompt=tokens / 2)
+        return PastBatch(evaluation, places, places, spent, seconds=tokens)
 
     config = Config(model_name="m", tasks_dir=".")
     runs = {"one": [batch(100), batch(300)], "two": [batch(1200, places=4), batch(60, evaluation=True)]}
     found = from_past(config, RemainingWork(0, 5, 10, 1, 4), runs)
-    assert found is not None and found.cached == 0.5
-    assert (found.trained.low, found.trained.high) == (500, 3000)
-    assert found.trained.mean == pytest.approx(10 * (50 + 150 + 300) / 3)
-    assert found.sampled == found.wall_sec == found.trained + Range(120, 120, 120)
-    assert found.trials == Range(14, 14, 14)
+    assert found is not None and found.trained == pytest.approx(10 * (50 + 150 + 300) / 3)
+    assert found.sampled == found.wall_sec == pytest.approx((found.trained or 0) + 120)
+    assert found.trials == 14
     assert from_past(config, RemainingWork(0, 5, 10, 0, 0), {"one": [batch(60, evaluation=True)]}) is None
     assert from_past(config, RemainingWork(0, 5, 10, 0, 0), {}) is None
 
@@ -140,7 +132,7 @@ def test_the_time_until_a_killed_run_is_continued_is_no_container_time() -> None
     usual = {"event": "ended", "prompt_tokens": 0, "sampled_tokens": 0, "cause": "", "fate": "graded"}
     records.append(usual | {"trial": names[0], "time": 60.0})
     records.append(usual | {"trial": names[1], "time": 1e6, "cause": KILLED})
-    assert planning._batch(records, False, 0.0, 1.0, 0.0).spent.container_sec == 120
+    assert planning._batch(records, False, 0.0, 1.0).spent.container_sec == 120
 
 
 async def test_a_run_of_other_settings_or_tasks_and_a_damaged_one_say_nothing(
@@ -210,16 +202,15 @@ def test_a_dry_run_is_an_argument_of_the_command_and_no_setting(
     run = ["train", "model_name=m", "tasks_dir=."]
     assert main([*run, "--dry-run"]) == main([*run, "dry_run=true", "--json"]) == 0
     assert seen == [(Config(model_name="m", tasks_dir="."), None), (Config(model_name="m", tasks_dir="."), "-")]
-    assert main([*run, "plan=true"]) == 2 and "plan: no longer a setting; use --dry-run" in capsys.readouterr().err
     assert main([*run, "json=f"]) == 2 and "add --dry-run" in capsys.readouterr().err
 
 
-def test_a_cost_is_from_all_repeated_prompts_cached_to_none() -> None:
-    range_ = Range(1e6, 2e6, 1.5e6)
-    found = Forecast(range_, range_, range_, range_, range_, Range(3600, 7200, 5400), cached=0.5, source="")
+def test_a_cost_is_of_tokens_and_hours() -> None:
+    found = Forecast(1, 1e6, 1e6, 1e6, 3600, 3600, source="")
     assert found.usd(Pricing()) is None
-    assert found.usd(Pricing(Price(10, 1, 1, 2))) == Range(6 + 2, 2 * 12, 1.5 * 12)
-    assert found.usd(Pricing(usd_per_hour=3.0)) == Range(3.0, 6.0, 4.5)
+    assert found.usd(Pricing(Price(10, 1, 1))) == 12
+    assert found.usd(Pricing(usd_per_hour=3.0)) == 3.0
+    assert found.usd(Pricing(Price(10, 1, 1), usd_per_hour=3.0)) == 15
 
 
 def test_a_user_is_in_the_bounds_and_in_what_earlier_batches_took() -> None:
@@ -228,13 +219,13 @@ def test_a_user_is_in_the_bounds_and_in_what_earlier_batches_took() -> None:
     alone = from_limits(Config(model_name="m", tasks_dir=".", **settings), work)
     with_user = from_limits(Config(model_name="m", tasks_dir=".", user="base", **settings), work)
     prompt, said = with_user.beside["user"]
-    assert (prompt.high, said.high) == (8 * 10 * 1000, 8 * 10 * 1024) and not alone.beside
-    assert with_user.tokens.high == (alone.tokens.high or 0) + 8 * 10 * 2024
+    assert (prompt, said) == (8 * 10 * 1000, 8 * 10 * 1024) and not alone.beside
+    assert with_user.tokens == (alone.tokens or 0) + 8 * 10 * 2024
     spent = Spending(100, 10, 60, 5, user_prompt=40, user_sampled=4)
-    past = from_past(Config(model_name="m", tasks_dir="."), work, {"r": [PastBatch(False, 2, 2, spent, 9.0, 50.0)]})
-    assert past is not None and past.beside["user"] == (Range(160, 160, 160), Range(16, 16, 16))
-    pricing = Pricing(Price(0, 0, 0, 0), beside={"user": Price(1e6, 1e6, 1e6, 1e6)})
-    assert past.usd(pricing) == Range(176, 176, 176)
+    past = from_past(Config(model_name="m", tasks_dir="."), work, {"r": [PastBatch(False, 2, 2, spent, 9.0)]})
+    assert past is not None and past.beside["user"] == (160, 16)
+    pricing = Pricing(Price(0, 0, 0), beside={"user": Price(1e6, 1e6, 1e6)})
+    assert past.usd(pricing) == 176
 
 
 @pytest.mark.parametrize(
@@ -248,7 +239,7 @@ def test_one_thing_is_no_plural(number: int, things: str, words: str) -> None:
 def test_without_limits_there_is_no_bound() -> None:
     config = Config(model_name="m", tasks_dir=".", max_turns=0, trial_timeout_sec=0)
     found = from_limits(config, RemainingWork(0, 2, 8, 0, 0))
-    assert found.prompt.high is found.sampled.high is found.wall_sec.high is found.tokens.high is None
-    assert found.usd(Pricing(Price(1, 1, 1, 1))) == Range(0.0, None)
+    assert found.prompt is found.sampled is found.wall_sec is found.tokens is None
+    assert found.usd(Pricing(Price(1, 1, 1))) is None and found.usd(Pricing(usd_per_hour=1.0)) is None
     talks = from_limits(config, RemainingWork(0, 2, 8, 0, 0, containers=False))
-    assert talks.container_sec.high == 0 and talks.wall_sec == found.wall_sec
+    assert talks.container_sec == 0 and talks.wall_sec == found.wall_sec

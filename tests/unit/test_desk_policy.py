@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from harbortrainer.bundled.tau.desk.tasks import KINDS, Case, Words, cases, make_case
+from harbortrainer.bundled.tau.desk.tasks import KINDS, Case, FreshWords, cases, make_case
 from harbortrainer.bundled.tau.domain import GREETING, domain
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import result, user
@@ -78,7 +78,7 @@ async def test_conversations_of_every_task_are_short(template: ChatTemplate) -> 
 
 async def test_transcripts_are_cut_where_a_sampler_cuts(template: ChatTemplate) -> None:
     rng = random.Random(3)
-    said = await talk(make_case(KINDS[0], Words(rng), rng), 1)
+    said = await talk(make_case(KINDS[0], FreshWords(rng), rng), 1)
     parts = [
         template.tokenizer.encode(text, add_special_tokens=False) for text, _ in segments(template.tokenizer, said)
     ]
@@ -91,7 +91,7 @@ async def test_transcripts_are_cut_where_a_sampler_cuts(template: ChatTemplate) 
 
 async def test_the_author_is_wrong_more_often_than_right_and_knows_no_word_of_a_task() -> None:
     rng, reserved, rewards = random.Random(0), reserved_words(), []
-    words = Words(rng, reserved)
+    words = FreshWords(rng, reserved)
     made = {str(number): make_case(rng.choice(KINDS), words, rng) for number in range(600)}
     desk = domain_of(made)
     for key, case in made.items():

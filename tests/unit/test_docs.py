@@ -41,7 +41,7 @@ TRAINING = {
 }  # take the fields of harbortrainer.train
 # With fields of their own; "" = without a command.
 COMMANDS = {
-    "doctor": ("", "server", "parity", "docker", "clean"),
+    "doctor": ("", "server", "docker", "clean"),
     "tasks": ("allow", "check", "close", "get", "list", "measure", "show", "split"),
     "evaluate": ("", "show", "export"),
 }
@@ -179,7 +179,7 @@ def there(path: str) -> bool:
         ("scripts/setup.shh --server", "no file that can be run"),
         ("python -m src.trainer", "no module"),
         ("A=1 python -m src.doctor docker tasks_dirs=x | head", "no field tasks_dirs"),
-        ("python -m src.doctor parity A=x refresh=true", "no field refresh"),
+        ("python -m src.doctor clean refresh=true", "no field refresh"),
         ("python scripts/nothing.py", "is no file"),
         ("harbortrainer trian", "no module src.trian"),
         ("harbortrainer docs task", "no page task"),

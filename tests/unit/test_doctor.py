@@ -11,10 +11,8 @@ from harbortrainer.cli.main import main
         (["bakend=tinker"], "bakend: no such field; did you mean backend?"),
         (["backend=cloud"], "backend=cloud: must be one of tinker, skyrl-tx"),
         (["refresh=maybe"], "refresh=maybe: must be true or false"),
-        (["backend"], "backend: no such command; one of server, parity, docker, hosts, clean"),
-        (["parity", "A=http://a:1"], "missing: B"),
-        (["parity", "A=http://a:1", "B=http://b:1", "steps=0"], "steps=0: must be above 0"),
-        (["parity", "A=a:1", "B=http://b:1"], "skyrl_tx_url=a:1: must start with http://"),
+        (["backend"], "backend: no such command; one of server, docker, hosts, clean"),
+        (["server", "a:1"], "skyrl_tx_url=a:1: must start with http://"),
         (["clean", "remov=true"], "remov: no such field; did you mean remove?"),
         (["clean", "images_older_than_days=0"], "images_older_than_days=0.0: must be 1 or more, or None"),
         (["docker", "tasks_dir=no/such"], "tasks_dir: no/such is not a folder"),
@@ -47,8 +45,7 @@ def test_a_server_that_is_not_there_is_one_line(capsys, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--help"], ("parity A=URL B=URL", "doctor docker", "doctor clean", "skyrl_tx_url")),
-        (["parity", "--help"], ("A=URL", "steps")),
+        (["--help"], ("doctor server", "doctor docker", "doctor clean", "skyrl_tx_url")),
         (["clean", "--help"], ("remove", "images_older_than_days")),
         (["docker", "--help"], ("tasks_dir", "n_parallel_envs")),
     ],

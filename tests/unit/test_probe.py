@@ -17,8 +17,6 @@ from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, probe, sampling, session
 from harbortrainer.probe.losses import DATUMS, VARIANTS, datums_of, norm_places, places
 from harbortrainer.probe.noise import nearer, scatter
-from harbortrainer.probe.optimizer import shrunk
-from harbortrainer.probe.parity import bootstrap
 from harbortrainer.probe.probe import ServerIdentity
 from harbortrainer.probe.report import MEASUREMENT, ProbeFindings, Row, ServerFacts, ServerReport, load, show, store
 from tests.support.virtual_time import in_virtual_time
@@ -176,13 +174,6 @@ def test_reported_norms_decide_only_where_noise_hides_the_effect():
     assert verdict(gains("mean", float), 1e-4, sums) == "example_mean"
 
 
-def test_decay_below_the_noise_is_unclear():
-    assert shrunk(moved=0.0, gained=10.0, noise=0.1, share=1e-3) is None
-    assert shrunk(moved=0.0, gained=10.0, noise=1e-4, share=1e-3) is False
-    assert shrunk(moved=-0.02, gained=10.0, noise=1e-4, share=1e-3) is True
-    assert shrunk(moved=-6.0, gained=10.0, noise=0.5, share=0.5) is True
-
-
 def test_the_time_limit_is_for_each_answer_and_not_for_a_whole_chain():
     async def answer(after_sec: float) -> float:
         await asyncio.sleep(after_sec)
@@ -256,10 +247,3 @@ async def test_a_fault_in_one_part_is_a_row():
     findings = ProbeFindings()
     await findings.section("losses", fails)
     assert (findings.rows[0].verdict, findings.rows[0].value) == ("unclear", "failed: gone")
-
-
-def test_the_interval_holds_the_mean_and_is_reproducible():
-    values = np.random.default_rng(1).normal(0.5, 0.1, 50)
-    low, high = bootstrap(values)
-    assert low < values.mean() < high
-    assert (low, high) == bootstrap(values)

@@ -12,9 +12,10 @@ from harbor.llms.chat import Chat
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
+from harbortrainer.evaluation.policies import find_subject
 from harbortrainer.model_api.exchange import MATCHED, Exchange
 from harbortrainer.model_api.prompts import Prompts
-from harbortrainer.other_models.policy_file import policy_of, read_policy
+from harbortrainer.model_file import model_of
 from harbortrainer.other_models.remote_policy import RemotePolicy, Spent, sendable, until_spent
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation, result, user
@@ -35,7 +36,9 @@ FAULTS += [says(""), (200, [1])]
 
 def remote(server: ChatServer, folder: Path, template: ChatTemplate, **fields: Any) -> RemotePolicy:
     about = {"url": server.url, "model": "m", "answer_sec": 0.15, "usd_per_million": PRICES} | fields
-    return RemotePolicy(policy_of("policy=p", about), template, Spent(folder / "requests.jsonl", PRICES))
+    policy = model_of("policy", json.dumps(about))
+    assert policy is not None
+    return RemotePolicy(policy, template, Spent(folder / "requests.jsonl", PRICES))
 
 
 def llm_of(policy: RemotePolicy, **options: Any) -> tuple[TinkerLLM, PolicySampler]:
@@ -208,7 +211,7 @@ async def test_a_cap_ends_the_work(tmp_path: Path) -> None:
                 await chat.chat("x")
 
         with pytest.raises(UserError, match=r"max_usd=2: 2 requests, .* 2.4000 USD; raise it and continue with: again"):
-            await run_until(work(), until_spent(policy.spent, 2.0, 0.0, "again"))
+            await run_until(work(), until_spent(policy.spent, 2.0, "again"))
         await sampler.abandon()
         await policy.aclose()
 
@@ -233,7 +236,7 @@ def test_results_without_a_call_are_text_of_the_user() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"model": "m"}, "give an object with url and model"),
+        ({"model": "m"}, "m: give the url of"),
         ({"url": "host/v1", "model": "m"}, "url=host/v1: must start with http"),
         ({"url": "http://h/v1", "model": "m", "keys": 1}, "keys: no such field; one of url, model"),
         ({"url": "http://h/v1", "model": "m", "fields": {"api_key": "x"}}, "fields.api_key: holds a secret"),
@@ -243,5 +246,5 @@ def test_results_without_a_call_are_text_of_the_user() -> None:
 )
 def test_a_file_that_describes_no_endpoint_is_refused(tmp_path: Path, value: dict[str, Any], words: str) -> None:
     (file := tmp_path / "p.json").write_text(json.dumps(value))
-    with pytest.raises(UserError, match=f"policy=p: .*{words}"):
-        read_policy("policy=p", file)
+    with pytest.raises(UserError, match=f"policy: .*{words}"):
+        find_subject("policy", str(file))

@@ -15,7 +15,6 @@ from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
-from harbortrainer.report.curve import draw_curve
 from harbortrainer.run import trajectories
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, check_identity
 from harbortrainer.run.directory import RunDirectory, base_model, held, new_run_directory, run_ids
@@ -212,9 +211,6 @@ def test_a_batch_and_an_evaluation_without_a_grade_have_no_reward(tmp_path, caps
     Display().step(3, 9, batch_metrics([empty]) | {"time/sample": 1.0, "time/update": 0.0})
     line = "step 3/9  reward unknown  groups with signal 0/1  trials 1  lost 1  turns unknown  sample 1.0s"
     assert line in capsys.readouterr().out
-    append_line(tmp_path / "metrics.jsonl", {"global_step": 3} | batch_metrics([empty]) | eval_metrics([empty]))
-    draw_curve(tmp_path / "metrics.jsonl", tmp_path, "r")
-    assert (tmp_path / "reward_curve.png").exists()
 
 
 def test_metrics_of_a_batch():
@@ -265,17 +261,9 @@ def test_two_runs_of_one_name_have_ids_of_their_own_and_each_keeps_its_own(tmp_p
     assert run_ids(one).wandb_id == run_ids(one).run_id == read_json(one.path / "run.json")["run_id"]
 
 
-def test_a_folder_of_an_earlier_version_gets_a_run_id_and_keeps_its_id_at_wandb(tmp_path):
-    name = "n" * 70
-    for folder, wandb in (("with", True), ("without", False)):
-        run = RunDirectory(tmp_path / folder / name)
-        run.path.mkdir(parents=True)
-        if wandb:
-            (run.path / "wandb").mkdir()
-        ids = run_ids(run)
-        assert ids.run_id != name and ids.wandb_id == (name[:64] if wandb else ids.run_id)
-        (run.path / "wandb").mkdir(exist_ok=True)
-        assert run_ids(run) == ids, "noted once"
+def test_a_folder_without_its_ids_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"run\.json is damaged \(it is missing\)"):
+        run_ids(RunDirectory(tmp_path))
 
 
 READERS: dict[str, Callable[[RunDirectory], Any]] = {

@@ -12,7 +12,7 @@ import tinker
 
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import append_line, read_lines
-from harbortrainer.replay.arguments import parse as replay_arguments
+from harbortrainer.replay.arguments import ReplayArgs
 from harbortrainer.replay.replay import replay
 from harbortrainer.report.write import write_report
 from harbortrainer.run.directory import RunDirectory
@@ -100,12 +100,12 @@ async def test_a_run_of_a_version_that_marked_trials_goes_on_is_replayed_and_sho
     await again.process("outcome_policy.max_turns=mask")
     run = RunDirectory(again.folder)
     mark_as_earlier_versions_did(run)
-    assert replay(run, replay_arguments([str(run.path)])).rebuilt
+    assert replay(run, ReplayArgs(run_dir=str(run.path))).rebuilt
     events = await again.process("n_epochs=2")
     assert of("restore", events) and again.steps()[-1] == 4
     for name in ("outcome_policy.suspect=mask", "environment_kwargs.keep_processes=true"):
         assert f"{name} is no longer a setting and has no effect" in caplog.text
-    report = replay(run, replay_arguments([str(run.path)]))
+    report = replay(run, ReplayArgs(run_dir=str(run.path)))
     assert report.rebuilt and len(report.steps) == 4
     assert write_report(run.path).stat().st_size > 10_000
 

@@ -10,7 +10,7 @@ from harbortrainer.config import CLIP_DEFAULTS, ServerSettings
 HEALTH_LIMIT_SEC = 10.0
 CALL_LIMIT_SEC = 120.0  # a request without computation
 CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it
-ADAM_SETTINGS = ("learning_rate", "beta1", "beta2", "eps", "weight_decay", "grad_clip_norm")
+ADAM_SETTINGS = ("learning_rate", "beta1", "beta2", "eps", "grad_clip_norm")  # all but weight_decay, which is 0
 CLIP_SETTINGS = frozenset(CLIP_DEFAULTS)
 
 

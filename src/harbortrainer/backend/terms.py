@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from harbortrainer.backend.contract import CLIP_SETTINGS, Contract, ServerKind
+from harbortrainer.backend.contract import ADAM_SETTINGS, CLIP_SETTINGS, Contract, ServerKind
 from harbortrainer.commands import command
 from harbortrainer.config import CLIP_DEFAULTS, Config, RunSettings
 from harbortrainer.errors import UserError
@@ -15,7 +15,7 @@ from harbortrainer.learning.off_policy import CAP
 from harbortrainer.sft_config import SftConfig
 
 ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-12, "weight_decay": 0.0}
-OFF = {"weight_decay": 0.0, "grad_clip_norm": 0.0}  # a server need not support these while they are off
+OFF = {"grad_clip_norm": 0.0}  # a server need not support it while it is off
 UNKNOWN = "{} neither sums nor averages the loss in a known way, so the step size would be a guess"
 DOCTOR = f"see what it does with {command('doctor')}"
 
@@ -219,6 +219,6 @@ def _notes(config: Config, kind: ServerKind, contract: Contract) -> Iterator[str
 
 
 def _optimizer_notes(config: RunSettings, kind: ServerKind, contract: Contract) -> Iterator[str]:
-    for name in adam_settings(config):
+    for name in ADAM_SETTINGS:
         if contract.adam.get(name) is None:
             yield f"{name}: whether {kind.name} applies it could not be measured; {DOCTOR}"

@@ -24,12 +24,10 @@ class Price:
     prefill: float
     sample: float
     train: float
-    cached_prefill: float
 
-    def usd(self, spent: Spending, cached: float = 0.0) -> float:
-        """`cached`: share of the prompt tokens that came from the server's prefix cache."""
-        prompt = self.prefill * (1 - cached) + self.cached_prefill * cached
-        return (spent.prompt * prompt + spent.sampled * self.sample + spent.trained * self.train) / MILLION
+    def usd(self, spent: Spending) -> float:
+        """Return the cost, with no prompt cached: a bill is not higher."""
+        return (spent.prompt * self.prefill + spent.sampled * self.sample + spent.trained * self.train) / MILLION
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +46,9 @@ class Pricing:
     def known(self) -> bool:
         return self.price is not None or self.usd_per_hour > 0
 
-    def of_tokens(self, spent: Spending, cached: float = 0.0) -> float:
-        """Return USD of all tokens with a known price. `cached`: as in Price.usd."""
-        own = self.price.usd(spent, cached) if self.price is not None else 0.0
+    def of_tokens(self, spent: Spending) -> float:
+        """Return USD of all tokens with a known price."""
+        own = self.price.usd(spent) if self.price is not None else 0.0
         return own + sum(price.usd(Spending(*spent.beside(name))) for name, price in self.beside.items())
 
 
@@ -136,8 +134,6 @@ def _models_of(path: str) -> Mapping[Any, Any]:
 def _price(entry: Mapping[str, Any]) -> Price:
     """Read numbers, or Tinker's published form "$1.87". Raises KeyError, ValueError."""
     number = {name: float(str(entry[name]).lstrip("$").replace(",", "")) for name in ("prefill", "sample", "train")}
-    cached = entry.get("cached_prefill")
-    number["cached_prefill"] = number["prefill"] if cached is None else float(str(cached).lstrip("$").replace(",", ""))
     if bad := [name for name, value in number.items() if not 0 <= value < float("inf")]:
         raise ValueError(f"{bad[0]}={number[bad[0]]:g}")
     return Price(**number)

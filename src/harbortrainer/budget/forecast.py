@@ -1,4 +1,4 @@
-"""Ranges of what a run will use, and their cost."""
+"""What a run will use, and its cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,68 +6,46 @@ from dataclasses import dataclass, field
 from harbortrainer.budget.account import Spending
 from harbortrainer.budget.budget import Pricing
 
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Bounds. `high` None = no bound is known; `mean` None = bounds only."""
-
-    low: float
-    high: float | None
-    mean: float | None = None
-
-    def __add__(self, other: "Range") -> "Range":
-        return Range(self.low + other.low, _sum(self.high, other.high), _sum(self.mean, other.mean))
-
-    def __mul__(self, factor: float) -> "Range":
-        high, mean = (None if value is None else value * factor for value in (self.high, self.mean))
-        return Range(self.low * factor, high, mean)
+Amount = float | None  # None = no bound is known
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Ranges of what a run will use. `cached`: share of prompt tokens that repeat an earlier prompt of their trial.
+    """What a run will use: an estimate, or with `assumptions` the most that its limits allow. Times are seconds.
 
     `beside`: prompt and sampled tokens of simulated user and judge, by name.
     """
 
-    trials: Range
-    prompt: Range
-    sampled: Range
-    trained: Range
-    container_sec: Range
-    wall_sec: Range
-    cached: float
+    trials: float
+    prompt: Amount
+    sampled: Amount
+    trained: Amount
+    container_sec: Amount
+    wall_sec: Amount
     source: str
     assumptions: tuple[str, ...] = ()
-    beside: Mapping[str, tuple[Range, Range]] = field(default_factory=dict)
+    beside: Mapping[str, tuple[Amount, Amount]] = field(default_factory=dict)
 
     @property
-    def tokens(self) -> Range:
-        return sum((prompt + sampled for prompt, sampled in self.beside.values()), self._own)
+    def tokens(self) -> Amount:
+        kinds = [self.prompt, self.sampled, self.trained, *(one for pair in self.beside.values() for one in pair)]
+        return total(*kinds)
 
-    @property
-    def _own(self) -> Range:
-        return self.prompt + self.sampled + self.trained
-
-    def usd(self, pricing: Pricing) -> Range | None:
-        """Return cost: low if the server caches every repeated prompt, mean and high if none. None without a price."""
-        if not pricing.known:
-            return None
-        cost = Range(0.0, 0.0, 0.0)
-        if pricing.price is not None:
-            cost += Range(
-                self._usd(pricing, "low", self.cached) or 0.0, *(self._usd(pricing, n) for n in ("high", "mean"))
-            )
-        return cost + self.wall_sec * (pricing.usd_per_hour / 3600) if pricing.usd_per_hour else cost
-
-    def _usd(self, pricing: Pricing, end: str, cached: float = 0.0) -> float | None:
-        """The cost of the tokens at one end of the ranges; None where one has no bound."""
+    def usd(self, pricing: Pricing) -> Amount:
+        """Return the cost, with no prompt cached; None without a price or a bound."""
         kinds = {"prompt": self.prompt, "sampled": self.sampled, "trained": self.trained}
         for name, (prompt, sampled) in self.beside.items():
             kinds |= {f"{name}_prompt": prompt, f"{name}_sampled": sampled}
-        tokens = {name: getattr(kind, end) for name, kind in kinds.items()}
-        return None if None in tokens.values() else pricing.of_tokens(Spending(**tokens), cached)
+        known = {name: tokens for name, tokens in kinds.items() if tokens is not None}
+        unbounded = (pricing.price is not None and len(known) < len(kinds)) or (
+            pricing.usd_per_hour > 0 and self.wall_sec is None
+        )
+        if not pricing.known or unbounded:
+            return None
+        return pricing.of_tokens(Spending(**known)) + (self.wall_sec or 0.0) * pricing.usd_per_hour / 3600
 
 
-def _sum(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+def total(*amounts: Amount) -> Amount:
+    """Return the sum; None where one has no bound."""
+    known = [one for one in amounts if one is not None]
+    return sum(known) if len(known) == len(amounts) else None

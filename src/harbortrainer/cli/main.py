@@ -41,7 +41,7 @@ class Command:
 
 
 _DOCTOR, _TASKS = "doctor.arguments", "qualify.arguments"
-_EVALUATION, _REPLAY = "evaluation.arguments", "replay"
+_EVALUATION = "evaluation.arguments"
 _LOG_LEVELS = {"doctor": logging.CRITICAL, "tasks": logging.ERROR}
 TABLE: dict[str, Command] = {
     "train": Command(
@@ -69,9 +69,6 @@ TABLE: dict[str, Command] = {
         "field=value ...", "probe a Tinker API with a temporary adapter",
         f"{_DOCTOR}:ServerArgs", "doctor.servers:probe")),
     "doctor server": replace(probe, usage="[URL] field=value ...", words=("url",)),
-    "doctor parity": Command(
-        "A=URL B=URL ...", "compare how two servers train and sample; exit 1 if they differ",
-        f"{_DOCTOR}:ParityArgs", "doctor.servers:parity"),
     "doctor docker": Command(
         "field=value ...", "check that Docker can carry a run; exit 2 if not",
         f"{_DOCTOR}:DockerArgs", "doctor.docker:preflight"),
@@ -115,8 +112,8 @@ TABLE: dict[str, Command] = {
         "RUN_DIR ...", "serve the report of runs as they go, to browsers on this machine",
         "report.arguments:WatchArgs", "report.live:watch", ("run_dir",)),
     "replay": Command(
-        "RUN_DIR field=value ...", "apply other settings to a run's trials; exit 1 if its datums cannot be rebuilt",
-        f"{_REPLAY}.arguments:ReplayArgs", f"{_REPLAY}.replay:replayed", ("run_dir",), f"{_REPLAY}.arguments:parse"),
+        "RUN_DIR ...", "rebuild a run's datums from its files; exit 1 if they are not what its ledger says",
+        "replay.arguments:ReplayArgs", "replay.replay:replayed", ("run_dir",)),
 }  # fmt: skip
 _DOCS = "docs"
 HEADS = {  # of every command: how to call it, what it does

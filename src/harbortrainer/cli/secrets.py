@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from harbortrainer.config import RunSettings
 from harbortrainer.errors import UserError
-from harbortrainer.model_file import Role, model_of
+from harbortrainer.model_file import ModelFile, Role, model_of
 
 # ends of names: OPENAI_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY
 _SECRET = ("apikey", "accesskey", "privatekey", "secretkey", "authorization", "token", "secret", "password", "passwd")
@@ -45,14 +45,19 @@ def secret_problems(config: RunSettings) -> Iterator[str]:
 
 def _in_models(config: RunSettings) -> Iterator[str]:
     """Secrets in the files of simulated user and judge."""
-    place = "settings are stored in the run's files; put it into an environment variable that key names"
     roles: tuple[Role, ...] = ("user", "judge")
     for role in roles:
         with contextlib.suppress(UserError):  # told by `validate`
             if (model := model_of(role, getattr(config, role, None))) is not None:
-                if found := _in_url(model.url):
-                    yield f"{role}: url holds {found}, and {place}"
-                yield from (f"{role}: fields.{key}: holds a secret, and {place}" for key in _in_mapping(model.fields))
+                yield from secrets_of(role, model)
+
+
+def secrets_of(role: Role, model: ModelFile) -> Iterator[str]:
+    """Yield a line for each secret in the file of a model."""
+    place = "settings are stored in the run's files; put it into an environment variable that key names"
+    if found := _in_url(model.url):
+        yield f"{role}: url holds {found}, and {place}"
+    yield from (f"{role}: fields.{key}: holds a secret, and {place}" for key in _in_mapping(model.fields))
 
 
 def _in_url(url: str) -> str:

@@ -1,1 +1,1 @@
-"""The commands of `doctor`: probe a server, compare two, check and clean Docker."""
+"""The commands of `doctor`: probe a server, check and clean Docker."""

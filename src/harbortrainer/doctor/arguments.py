@@ -7,7 +7,7 @@ import chz
 from harbortrainer.cli.output import JSON
 from harbortrainer.config import ABOVE_0_OR_AUTO, Auto, ServerSettings
 from harbortrainer.docker import UNUSED_DAYS
-from harbortrainer.setting import ABOVE_0, Check, field
+from harbortrainer.setting import Check, field
 
 _FROM_1_DAY = Check(lambda days: days >= 1, "must be 1 or more, or None")  # a live run marks its images every hour
 
@@ -17,15 +17,6 @@ class ServerArgs(ServerSettings):
     url: str | None = field(None, "URL of a self-hosted server; tinker = Tinker cloud; None = as backend says")
     model_name: str | None = field(None, "base model; None = the first that the server names")
     refresh: bool = field(True, "true = measure again; false = use earlier measurements where they exist")
-    json: str | None = field(None, JSON)
-
-
-@chz.chz
-class ParityArgs:
-    A: str = field(doc="URL of a server; tinker = Tinker cloud")
-    B: str = field(doc="URL of another server; tinker = Tinker cloud")
-    model_name: str | None = field(None, "base model; None = the first that A names")
-    steps: int = field(4, "optimizer steps", check=ABOVE_0)
     json: str | None = field(None, JSON)
 
 

@@ -1,4 +1,4 @@
-"""The commands `doctor server` (probes one Tinker API) and `doctor parity` (compares two)."""
+"""The command `doctor server`: probes a Tinker API."""
 
 import contextlib
 import functools
@@ -17,12 +17,10 @@ from harbortrainer.backend.health import check_health
 from harbortrainer.backend.sessions import Session, api_key, end_session, open_rest, open_session
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config, ServerSettings
-from harbortrainer.doctor.arguments import ParityArgs, ServerArgs
+from harbortrainer.doctor.arguments import ServerArgs
 from harbortrainer.errors import UserError
-from harbortrainer.probe.parity import ParityReport, compare, show_parity
 from harbortrainer.probe.probe import load_or_probe
 from harbortrainer.probe.report import ServerReport, show
-from harbortrainer.probe.session import ProbeSession
 from harbortrainer.setting import settings
 from harbortrainer.stopping import run_until
 
@@ -39,16 +37,10 @@ async def probe(args: ServerArgs) -> int:
             progress = functools.partial(print, file=sys.stderr, flush=True)
             return await load_or_probe(session, model, args.refresh, progress)
 
-    _give(await run_until(measured(), failing(url)), args.json)
+    report = await run_until(measured(), failing(url))
+    if not give_json(report.to_json(), args.json):
+        show(report, Console(highlight=False))
     return 0
-
-
-async def parity(args: ParityArgs) -> int:
-    one, other = _config(args.A, args.model_name), _config(args.B, args.model_name)
-    async with _opened(one) as (a, model_a), _opened(other) as (b, model_b):
-        report = await compare(ProbeSession(a, model_a), ProbeSession(b, model_b), args.steps)
-    _give(report, args.json)
-    return 0 if report.equal else 1
 
 
 def _config(url: str | None, model_name: str | None, **place: Any) -> Config:
@@ -80,10 +72,3 @@ async def _opened(config: Config) -> AsyncIterator[tuple[Session, str]]:
         done = True
     finally:
         await end_session(session.service, done=done)
-
-
-def _give(report: ServerReport | ParityReport, json: str | None) -> None:
-    if give_json(report.to_json(), json):
-        return
-    console = Console(highlight=False)
-    show_parity(report, console) if isinstance(report, ParityReport) else show(report, console)

@@ -64,10 +64,6 @@ class EvalArgs(TrialSettings):
         "USD of all requests to the endpoint of policy, by its prices, at which it stops; 0 = no limit",
         check=FROM_0,
     )
-    max_tokens_total: float = field(
-        0.0, "prompt and sampled tokens of all requests to that endpoint at which it stops; 0 = no limit", check=FROM_0
-    )
-
     # -- output
     out: str | None = field(
         None,

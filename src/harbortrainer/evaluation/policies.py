@@ -1,6 +1,7 @@
 """The policies of an evaluation: finds each one (base model or saved weights) and makes its sampler."""
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,12 @@ import chz
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC
 from harbortrainer.backend.policy import PolicyTrainer, Published, about_state
+from harbortrainer.cli.secrets import secrets_of
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json
-from harbortrainer.errors import UserError
-from harbortrainer.other_models.policy_file import read_policy
+from harbortrainer.errors import UserError, refuse
+from harbortrainer.model_file import model_of, text_of
+from harbortrainer.other_models.remote_policy import address
 from harbortrainer.policy.chat_template import Renderer
 from harbortrainer.run.checkpoints import find_checkpoint
 from harbortrainer.run.directory import open_run_directory
@@ -54,8 +57,11 @@ def find_subject(field: str, value: str | None) -> Subject:
     if value.startswith("tinker://"):
         return Subject(value.removeprefix("tinker://"), path=value)
     if field == "policy" or (value.endswith(".json") and Path(value).expanduser().is_file()):
-        about = read_policy(f"{field}={value}", Path(value).expanduser())
-        return Subject(about["model"], endpoint=about)
+        text = text_of("policy", value) or ""
+        if (model := model_of("policy", text)) is not None:
+            refuse(secrets_of("policy", model))
+            _ = address(model).token  # set
+            return Subject(model.model, endpoint=json.loads(text))
     run, checkpoint = find_checkpoint(field, value)
     renderer = Renderer(checkpoint.renderer, checkpoint.thinking)
     return Subject(f"{run.name}@{checkpoint.step}", checkpoint.model_name, checkpoint.path, str(run.path), renderer)

@@ -21,7 +21,6 @@ from harbortrainer.evaluation.oracle import load_solutions
 from harbortrainer.evaluation.policies import Subject, sampled
 from harbortrainer.learning.trajectory import BatchKind, Trajectory, TrajectoryGroup, TrialName, batch_name
 from harbortrainer.model_file import model_of
-from harbortrainer.other_models.policy_file import policy_of
 from harbortrainer.other_models.remote_policy import RemotePolicy, Spent, until_spent
 from harbortrainer.other_models.users import as_trained, refuse_unused
 from harbortrainer.plugins import Brought, check_same
@@ -143,10 +142,9 @@ def make_plan(args: EvalArgs) -> EvalPlan:
 def _caps(args: EvalArgs, subjects: Sequence[Subject]) -> Iterator[str]:
     """Lines for caps that would cap nothing."""
     about = [subject.endpoint for subject in subjects if subject.endpoint is not None]
-    for name in ("max_usd", "max_tokens_total"):
-        if getattr(args, name) and not about:
-            yield f"{name}={getattr(args, name):g}: caps requests to the endpoint of policy=FILE; leave it out"
-    if args.max_usd and not all(one.get("usd_per_million") for one in about):
+    if args.max_usd and not about:
+        yield f"max_usd={args.max_usd:g}: caps requests to the endpoint of policy=FILE; leave it out"
+    elif args.max_usd and not all(one.get("usd_per_million") for one in about):
         yield f"max_usd={args.max_usd:g}: no price known; give usd_per_million in the file of the policy"
 
 
@@ -287,18 +285,19 @@ class Runner:
 
     async def _with_endpoint(self, number: int, about: dict[str, Any]) -> list[TrajectoryGroup]:
         """The same, until a cap on spending. Raises UserError then."""
-        policy = policy_of(f"policy={self.plan.subjects[number].name}", about)
+        policy = model_of("policy", json.dumps(about))
+        assert policy is not None
         spent = Spent(self.run.path / f"requests_{number}.jsonl", policy.usd_per_million)
         remote, args = RemotePolicy(policy, self.wiring.template, spent), self.plan.args
         try:
             await remote.check()
             self.wiring.sampler.publish_speaking(remote, number)
-            capped = until_spent(spent, args.max_usd, args.max_tokens_total, self.run.resume)
+            capped = until_spent(spent, args.max_usd, self.run.resume)
             return await run_until(self._sample(number, self._done(number)), capped)
         finally:
             await self.wiring.sampler.abandon()
             await remote.aclose()
-            self.wiring.display.say(f"{policy.place.url}: {spent}")
+            self.wiring.display.say(f"{policy.url}: {spent}")
 
     async def _with_server(self, number: int, backend: Backend) -> list[TrajectoryGroup]:
         """The same, and again those trials that a lost server interrupts."""

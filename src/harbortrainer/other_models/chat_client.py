@@ -13,10 +13,10 @@ import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from harbortrainer.errors import EnvironmentFault, UserError, one_line
+from harbortrainer.model_file import ANSWER_SEC
 from harbortrainer.policy.chat_template import clean_text, split_thinking
 
 PATH = "/chat/completions"
-ANSWER_SEC = 120.0  # for one answer; then the request is sent again
 KNOCK_SEC = 10.0  # for the list of models
 SMALL = ({"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Say yes."})
 LETTERS_A_TOKEN = 4  # where an endpoint does not count
@@ -37,7 +37,7 @@ class Passing(EndpointError):
 
 
 class Garbage(EndpointError):
-    """An answer that is not JSON."""
+    """An answer that is no JSON, or no answer of a chat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,18 @@ class ApiAddress:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """An answer, without its thoughts. Tokens are estimated from letters where the endpoint does not count.
+    """An answer. Tokens are estimated from letters where the endpoint does not count.
 
     `calls`: name and arguments, as they were sent, of the tools that it calls; then the text may be empty.
+    `truncated`: it stopped at max_tokens.
     """
 
     text: str
     prompt_tokens: int
     sampled_tokens: int
     calls: tuple[tuple[Any, Any], ...] = ()
+    thinking: str = ""
+    truncated: bool = False
 
 
 class OpenChatClient(Protocol):
@@ -131,7 +134,7 @@ class ChatClient:
 
         Statuses 408, 409, 425, 429 and 5xx, silence and broken connections are tried again within `patience_sec`.
         """
-        body = self._body(messages, fields)
+        body = self.body(messages, fields)
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(Passing),
             stop=stop_after_delay(self._patience),
@@ -139,18 +142,14 @@ class ChatClient:
             reraise=True,
         ):
             with attempt:
-                return _spoken(await self._post(body), body)
+                return spoken(await self.once(body), body)
         raise AssertionError("tenacity ends with a result or an error")
-
-    async def once(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> Any:
-        """Return the JSON value of one attempt. Raises Passing where another one is worth it, EndpointError."""
-        return await self._post(self._body(messages, fields))
 
     async def check(self, **fields: Any) -> None:
         """Send one small request, before anything is spent. `fields`: as of later ones. Raises UserError."""
-        body = self._body(SMALL, fields)
+        body = self.body(SMALL, fields)
         try:
-            _spoken(await self._post(body), body)
+            spoken(await self.once(body), body)
         except EndpointError as error:
             raise UserError(
                 f"{self.described}: {error}; check url (it ends in /v1 for most), model, key and fields of its file"
@@ -177,11 +176,11 @@ class ChatClient:
         try:
             async with asyncio.timeout(KNOCK_SEC):
                 if self._away_since is not None:
-                    await self._post(self._body(SMALL, {"max_tokens": 1}))
+                    await self.once(self.body(SMALL, {"max_tokens": 1}))
                     return
                 response = await self._client.get("/models")
         except EndpointError:
-            return  # noted by `_post`
+            return  # noted by `once`
         except (httpx.HTTPError, TimeoutError) as error:
             self._missed(_reason(error))
         else:
@@ -191,13 +190,13 @@ class ChatClient:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    def _body(self, messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> dict[str, Any]:
-        """A request. The settings' fields go over those given; None leaves one out."""
+    def body(self, messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a request. The settings' fields go over those given; None leaves one out."""
         body = {"model": self._place.model, "messages": list(messages), **fields, **(self._place.fields or {})}
         return {name: value for name, value in body.items() if value is not None}
 
-    async def _post(self, body: Mapping[str, Any]) -> Any:
-        """The answer's JSON value. Raises EndpointError."""
+    async def once(self, body: Mapping[str, Any]) -> Any:
+        """Return the JSON value of one attempt. Raises Passing where another one is worth it, EndpointError."""
         try:
             async with asyncio.timeout(self._answer):
                 response = await self._client.post(PATH, json=body)
@@ -240,27 +239,40 @@ class ChatClient:
         self._away_since = None
 
 
-def _spoken(value: Any, body: Mapping[str, Any]) -> Spoken:
-    """Raises EndpointError for an answer without text and, where the request declares tools, without calls."""
+def spoken(value: Any, body: Mapping[str, Any]) -> Spoken:
+    """Return what an answer to a request says.
+
+    Raises Garbage without text and, where the request declares tools, without calls; one cut at once may be empty.
+    """
     try:
-        message = value["choices"][0]["message"]
-        content = message.get("content") if body.get("tools") else message["content"]
+        choice = value["choices"][0]
+        message, truncated = choice["message"], choice.get("finish_reason") == "length"
+        content, thinking = message.get("content"), message.get("reasoning_content") or message.get("reasoning")
         sent = (message.get("tool_calls") or ()) if body.get("tools") else ()
         calls = tuple((call["function"]["name"], call["function"].get("arguments")) for call in sent)
     except (KeyError, IndexError, TypeError, AttributeError):
-        raise EndpointError(f"its answer has no choices: {json.dumps(value)[:200]}") from None
-    content = content if isinstance(content, str) else ""
-    text = split_thinking(clean_text(content), opened=False).text.strip()
-    if not text and not calls:
-        raise EndpointError("its answer has no text")
-    usage = value.get("usage")
-    counted = usage if isinstance(usage, dict) else {}
+        raise Garbage(f"its answer has no choices: {json.dumps(value)[:200]}") from None
+    said = split_thinking(clean_text(content if isinstance(content, str) else ""), opened=False)
+    thinking = clean_text(thinking) if isinstance(thinking, str) else said.thinking
+    if not (text := said.text.strip()) and not calls and not truncated:
+        raise Garbage("its answer has no text")
+    return Spoken(text, *usage(value, body), calls, thinking, truncated)
+
+
+def usage(value: Any, body: Mapping[str, Any]) -> tuple[int, int]:
+    """Return tokens of prompt and answer, estimated where the endpoint does not count."""
+    counted = value.get("usage") if isinstance(value, dict) else None
+    counted = counted if isinstance(counted, dict) else {}
+    written = json.dumps(value.get("choices")) if isinstance(value, dict) else ""
+    sampled = _count(counted.get("completion_tokens"), 1 + len(written) // LETTERS_A_TOKEN)
+    return _count(counted.get("prompt_tokens"), estimate(body)), sampled
+
+
+def estimate(body: Mapping[str, Any]) -> int:
+    """Return tokens of a request's prompt that nobody counted."""
     declared = json.dumps(body["tools"]) if body.get("tools") else ""
     letters = sum(len(str(message.get("content") or "")) for message in body["messages"])
-    prompt = (letters + len(declared)) // LETTERS_A_TOKEN
-    sampled = 1 + (len(content) + sum(len(str(call)) for call in calls)) // LETTERS_A_TOKEN
-    prompt, sampled = _count(counted.get("prompt_tokens"), prompt), _count(counted.get("completion_tokens"), sampled)
-    return Spoken(text, prompt, sampled, calls)
+    return (letters + len(declared)) // LETTERS_A_TOKEN
 
 
 def _count(given: Any, estimate: int) -> int:

@@ -9,7 +9,6 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,12 +17,22 @@ from tinker import types
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.other_models.chat_client import LETTERS_A_TOKEN, SMALL, ChatClient, EndpointError, Garbage, Passing
-from harbortrainer.other_models.policy_file import PolicyFile
-from harbortrainer.policy.chat_template import ChatTemplate, clean_text
+from harbortrainer.model_file import ModelFile
+from harbortrainer.other_models.chat_client import (
+    SMALL,
+    ApiAddress,
+    ChatClient,
+    EndpointError,
+    Garbage,
+    Passing,
+    Spoken,
+    estimate,
+    spoken,
+    usage,
+)
+from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import ContextFull
 from harbortrainer.policy.sample import History, SamplingError, Speaker
-from harbortrainer.policy.special_strings import THINK_CLOSE, THINK_OPEN
 from harbortrainer.policy.tools import Message, ToolCall, parse_sent, written
 
 CHECKS = 8  # requests, before the first trial
@@ -32,16 +41,6 @@ MILLION = 1e6
 _FREE = ("status", "ConnectError", "ConnectTimeout")  # of attempts that computed nothing
 _FIELDS = {"max_tokens", "temperature", "seed"}
 _TOO_LONG = ("context_length_exceeded", "maximum context length", "context window")
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteReply:
-    """An answer. `truncated`: stopped by max_tokens; `sent`: name and arguments of its calls, as they came."""
-
-    text: str
-    thinking: str
-    sent: tuple[tuple[Any, Any], ...]
-    truncated: bool
 
 
 class Spent:
@@ -75,12 +74,16 @@ class Spent:
         return f"{self.requests} requests, {self.failed} of them failed, {self.tokens} tokens{usd}"
 
 
+def address(about: ModelFile) -> ApiAddress:
+    return ApiAddress("policy", about.url, about.model, about.key, about.fields)
+
+
 class RemotePolicy:
     """One for all trials of an evaluation. `spent`: what they have cost."""
 
-    def __init__(self, about: PolicyFile, template: ChatTemplate, spent: Spent) -> None:
+    def __init__(self, about: ModelFile, template: ChatTemplate, spent: Spent) -> None:
         """Raises UserError: the variable of the key is not set, or the URL is none."""
-        self._endpoint = ChatClient(about.place, patience_sec=0.0, answer_sec=about.answer_sec, says=False)
+        self._endpoint = ChatClient(address(about), patience_sec=0.0, answer_sec=about.answer_sec, says=False)
         self.about, self.template, self.spent = about, template, spent
 
     def of_trial(self) -> Speaker:
@@ -99,17 +102,18 @@ class RemotePolicy:
                 problem = str(error)
                 break
         raise UserError(
-            f"policy: {self.about.place.url}: {problem}; check url (it ends in /v1 for most), model, key and fields in "
+            f"policy: {self.about.url}: {problem}; check url (it ends in /v1 for most), model, key and fields in "
             "the file of the policy"
         )
 
-    async def attempt(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> RemoteReply:
+    async def attempt(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> Spoken:
         """Raises Passing where another attempt is worth it, EndpointError, DiskFault; records what it cost."""
-        prompt, sampled, how = estimate(messages, fields), 0, "stopped"  # what is lost may have been computed
+        body = self._endpoint.body(messages, fields)
+        prompt, sampled, how = estimate(body), 0, "stopped"  # what is lost may have been computed
         try:
-            value = await self._endpoint.once(messages, **fields)
-            prompt, sampled = usage(value, messages, fields)
-            reply = read(value)
+            value = await self._endpoint.once(body)
+            prompt, sampled = usage(value, body)
+            reply = spoken(value, body)
             how = ""
         except EndpointError as error:
             how = str(error)
@@ -157,11 +161,11 @@ class _Trial(Speaker):
             except EndpointError as error:
                 if any(words in str(error).lower() for words in _TOO_LONG):
                     raise ContextFull(str(error)) from None
-                raise SamplingError(f"{self._policy.about.place.url}: {error}") from error
+                raise SamplingError(f"{self._policy.about.url}: {error}") from error
             finally:
                 self._since.pop(own, None)
 
-    def _response(self, reply: RemoteReply, history: History) -> types.SampleResponse:
+    def _response(self, reply: Spoken, history: History) -> types.SampleResponse:
         """The ids that a policy of the template would have sampled for it; every log-probability is 0."""
         template, thoughts = self._policy.template, reply.thinking * self._policy.about.thoughts
         calls = [written(one, template.call_form) for one in calls_of(reply)] if history.tools else []
@@ -174,45 +178,10 @@ class _Trial(Speaker):
         return types.SampleResponse(sequences=[one])
 
 
-def read(value: Any) -> RemoteReply:
-    """Raises Passing for what is no answer of a chat: garbage is the endpoint's, and another attempt is worth it."""
-    try:
-        choice = value["choices"][0]
-        message, reason = choice["message"], choice.get("finish_reason")
-        text, thinking = message.get("content"), message.get("reasoning_content") or message.get("reasoning")
-        sent = tuple(
-            (one["function"]["name"], one["function"].get("arguments")) for one in message.get("tool_calls") or ()
-        )
-    except (KeyError, IndexError, TypeError, AttributeError):
-        raise Passing(f"its answer has no choices: {json.dumps(value)[:120]}", away=False) from None
-    text = clean_text(text) if isinstance(text, str) else ""
-    thinking = clean_text(thinking) if isinstance(thinking, str) else ""
-    if text.lstrip().startswith(THINK_OPEN) and THINK_CLOSE in text:
-        head, _, text = text.partition(THINK_CLOSE)
-        thinking = thinking or head.lstrip().removeprefix(THINK_OPEN).strip()
-    if not text.strip() and not sent and reason != "length":
-        raise Passing("its answer is empty", away=False)
-    return RemoteReply(text.lstrip("\n"), thinking, sent, reason == "length")
-
-
-def calls_of(reply: RemoteReply) -> Sequence[ToolCall]:
+def calls_of(reply: Spoken) -> Sequence[ToolCall]:
     """Return its calls as far as they can be read; one that cannot keeps what was sent, for the parser to refuse."""
-    found = parse_sent("", reply.sent, {})
-    return found.calls or [ToolCall(str(name), {"arguments": arguments}) for name, arguments in reply.sent]
-
-
-def usage(value: Any, messages: Sequence[Message], fields: Mapping[str, Any]) -> tuple[int, int]:
-    """Return tokens of prompt and answer, estimated where the endpoint does not count."""
-    counted = value.get("usage") if isinstance(value, dict) else None
-    given = [counted.get(f"{kind}_tokens") if isinstance(counted, dict) else None for kind in ("prompt", "completion")]
-    prompt, sampled = (one if type(one) is int and one >= 0 else None for one in given)
-    guessed = len(json.dumps(value)) // LETTERS_A_TOKEN
-    return estimate(messages, fields) if prompt is None else prompt, guessed if sampled is None else sampled
-
-
-def estimate(messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
-    """Return tokens of a prompt that nobody counted."""
-    return len(json.dumps([messages, fields.get("tools", [])], default=str)) // LETTERS_A_TOKEN
+    found = parse_sent("", reply.calls, {})
+    return found.calls or [ToolCall(str(name), {"arguments": arguments}) for name, arguments in reply.calls]
 
 
 def sendable(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -242,11 +211,10 @@ def _as_text(function: Mapping[str, Any]) -> dict[str, str]:
     return {"name": function["name"], "arguments": text}
 
 
-async def until_spent(spent: Spent, max_usd: float, max_tokens: float, resume: str) -> NoReturn:
-    """Return an end for `stopping.run_until`. Raises UserError once a cap is reached; 0 = none."""
+async def until_spent(spent: Spent, max_usd: float, resume: str) -> NoReturn:
+    """Return an end for `stopping.run_until`. Raises UserError once the cap is reached; 0 = none."""
     while True:
-        for name, most, now in (("max_usd", max_usd, spent.usd), ("max_tokens_total", max_tokens, spent.tokens)):
-            if most and now >= most:
-                raise UserError(f"{name}={most:g}: {spent}; raise it and continue with: {resume}")
+        if max_usd and spent.usd >= max_usd:
+            raise UserError(f"max_usd={max_usd:g}: {spent}; raise it and continue with: {resume}")
         spent.changed.clear()
         await spent.changed.wait()

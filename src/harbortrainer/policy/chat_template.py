@@ -19,7 +19,6 @@ from harbortrainer.policy.tools import CallForm, Message, Tool, hermes
 
 HUB_PAUSE_SEC = 1.0  # before the second request
 UNKNOWN_VOCABULARY = 2**31
-WIDTHS_KNOWN = {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "LlamaForCausalLM"}
 DATE = "26 Jul 2024"  # the default of Llama 3.1's template, which else writes today's: prompts changed at midnight
 GREETED = "You have already said to the user: "
 log = logging.getLogger("harbortrainer")
@@ -333,7 +332,6 @@ class BaseModel:
 
     architectures: tuple[str, ...] = ()  # empty = unknown
     vocab_size: int = UNKNOWN_VOCABULARY  # on the self-hosted server ids beyond it become NaN, for all its users
-    lora_width: int | None = None  # inputs and outputs of all layers that may have an adapter; None = unknown
 
 
 @lru_cache
@@ -350,24 +348,7 @@ def read_base_model(model_name: str) -> BaseModel:
     return BaseModel(
         architectures=tuple(config.architectures or ()),
         vocab_size=int(getattr(text, "vocab_size", None) or UNKNOWN_VOCABULARY),
-        lora_width=_lora_width(text) if WIDTHS_KNOWN.intersection(config.architectures or ()) else None,
     )
-
-
-def _lora_width(c: Any) -> int:
-    """Sum of (inputs + outputs) over the linear layers of Llama and Qwen3, embedding and head included.
-
-    An adapter of rank r has r parameters for each: A is r x inputs, B is outputs x r (Hu et al. 2021).
-    """
-    hidden, heads = c.hidden_size, c.num_attention_heads
-    head = getattr(c, "head_dim", None) or hidden // heads
-    query, key = heads * head, (getattr(c, "num_key_value_heads", None) or heads) * head
-    attention = 2 * (hidden + query) + 2 * (hidden + key)
-    experts = getattr(c, "num_experts", 0) or 0
-    feed_forward = 3 * (hidden + c.intermediate_size)
-    if experts:
-        feed_forward = max(feed_forward, 3 * experts * (hidden + c.moe_intermediate_size) + hidden + experts)
-    return c.num_hidden_layers * (attention + feed_forward) + 2 * (c.vocab_size + hidden)
 
 
 def hub_options(model_name: str) -> dict[str, Any]:

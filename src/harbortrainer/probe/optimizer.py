@@ -1,4 +1,4 @@
-"""Whether Adam's settings reach the optimizer, and whether adapters are kept apart.
+"""Whether Adam's settings reach the optimizer.
 
 Gains are in nats of the summed logprob of the same 24 targets. A setting is honoured when the gain is nearer to where
 Adam puts it than to where it would be without the setting. Steps are repeated until noise cannot turn the answer.
@@ -6,31 +6,25 @@ Adam puts it than to where it would be without the setting. Steps are repeated u
 
 from collections.abc import Sequence
 
-import tinker
-
-from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses
-from harbortrainer.probe.noise import ENOUGH, MARGIN, deviation, nearer, repeats, scatter
+from harbortrainer.probe.noise import MARGIN, deviation, nearer, repeats, scatter
 from harbortrainer.probe.report import ProbeFindings
-from harbortrainer.probe.session import ProbeSession, SgdChain, TrainStep, adam, idle, run_chain, sgd, total
+from harbortrainer.probe.session import ProbeSession, SgdChain, TrainStep, adam, idle, sgd
 
-GROUP, ISOLATION = "optimizer", "several adapters"
+GROUP = "optimizer"
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # tried in this order until steps of signs gain enough
 FIRST_SIGN, ENOUGH_SIGN = 0.25, 3.0  # nats of a step, before N_PLAIN more are taken; of those
 TARGET = 1.0  # nats a step of plain gradient descent
 FIRST_FACTOR = 1.0  # rate x norm², where losses are summed; a server that averages them gains more
 N_WARM = 4  # steps of signs
 FEW_REPEATS = 2
-MOST_CHAINS = 6  # of steps, until an adapter has gained enough to lose it
 MORE_TRIES = 2  # on fresh adapters, for what noise has left unclear
 N_PLAIN, N_TINY = 6, 4  # steps of that rate, and of a thousandth of it, that show the noise
 Known = dict[str, bool | None]  # setting of Adam: whether it reaches the optimizer
-DECAY = 1e-3  # learning rate times weight decay: only 0.1 %, since on some servers it hits all adapters
-OWN_DECAY = 0.5  # the same, on a server that reports that it reaches no other adapter
 
 
 async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
-    """Set facts adam, reduction, decays_other_adapters and the session's. Raises BackendError."""
+    """Set facts adam, reduction and the session's. Raises BackendError."""
     known = findings.facts.setdefault("adam", {})
     fresh = await session.run()
     await _signs(session, known)
@@ -50,7 +44,6 @@ async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
                 session.repeats = repeats(session.noise, TARGET)  # the first try may have seen more noise
                 await warmed(session, again=True)
                 await _linear(session, known)
-        await _decay(session, findings, known, fresh.totals[0])
     else:
         findings.facts["reduction"] = "unknown"
         why = "eps does not reach the optimizer: steps not linear"
@@ -150,8 +143,7 @@ async def calibrate(session: ProbeSession) -> None:
 def _note(session: ProbeSession, rate: float, factor: float, chain: SgdChain) -> None:
     plain, tiny = chain.gains[:N_PLAIN], chain.gains[N_PLAIN:]
     session.rate, session.rate_norm2 = rate, factor
-    session.still_noise = max(1e-7 * abs(chain.totals[-1]), deviation(tiny))
-    session.noise = max(session.still_noise, scatter(plain))
+    session.noise = max(1e-7 * abs(chain.totals[-1]), deviation(tiny), scatter(plain))
     session.repeats = repeats(session.noise, sum(plain) / N_PLAIN)
     still = chain.logprobs_at[N_PLAIN + 1 :]
     session.token_noise = sum(abs(a - b) for a, b in zip(still[0], still[-1], strict=True)) / len(still[0])
@@ -169,67 +161,11 @@ async def _linear(session: ProbeSession, known: Known) -> None:
     known["beta1"] = nearer(moved, 1.9 * unmoved, unmoved, session.noise)
 
 
-async def _decay(session: ProbeSession, findings: ProbeFindings, known: Known, start: float) -> None:
-    """Weight decay by a step with gradient 0: of a second adapter, and whether it reaches the first.
-
-    `start`: summed logprob under a fresh adapter.
-    """
-    share, noise = (OWN_DECAY, session.noise) if session.isolates else (DECAY, session.still_noise)
-    decay = idle(adam(1.0, eps=1e5, weight_decay=share))
-    if session.repeats > FEW_REPEATS:
-        await session.renew()
-    before = await _grown(session, session.client, start)
-    try:
-        twin = await session.adapter()
-    except BackendError as error:
-        findings.row(ISOLATION, "two at once", "not measured: one free slot", "not measured", str(error))
-        lost = (await session.run([decay])).gains[0]
-        known["weight_decay"] = shrunk(lost, before - start, noise, share)
-        return
-    try:
-        await _grown(session, twin, start)
-        held, lost = (await run_chain(twin, [decay])).totals
-        known["weight_decay"] = shrunk(lost - held, held - start, noise, share)
-        moved = await total(session.client) - before
-        other = shrunk(moved, before - start, noise, share)
-        findings.facts["decays_other_adapters"] = other
-        findings.row(ISOLATION, "two at once", "yes", "same")
-        findings.judge(
-            ISOLATION,
-            "weight decay stays with its adapter (defect 5)",
-            None if other is None else not other,
-            ("yes", f"no: another adapter moved by {moved:.2g} nats"),
-            "use weight_decay=0, or share the server with no other user",
-        )
-    finally:
-        await session.release(twin)
-
-
-async def _grown(session: ProbeSession, client: tinker.TrainingClient, start: float) -> float:
-    """Train until noise cannot hide that an adapter loses what it has gained. Returns the summed logprob."""
-    now = await total(client)
-    for _ in range(MOST_CHAINS):
-        if now - start > max(2 * ENOUGH * session.noise, ENOUGH_SIGN):
-            break
-        now = (await run_chain(client, [sign_step(session)] * (N_WARM + session.repeats))).totals[-1]
-    return now
-
-
-def shrunk(moved: float, gained: float, noise: float, share: float) -> bool | None:
-    """Return whether weights that gained `gained` nats lost `share` of their size; None when noise hides it.
-
-    The adapter's product A B keeps (1 - share)^2, and with it roughly that share of its gain.
-    """
-    expected = -0.6 * (1 - (1 - share) ** 2) * gained
-    return nearer(moved, expected, 0.0, noise)
-
-
 NOTES = {
     "learning_rate": "no run is possible",
     "beta1": "a run that needs another value is refused",
     "beta2": "a run that needs another value is refused",
     "eps": "a run that needs another value is refused",
-    "weight_decay": "no run needs it, all send 0",
     "grad_clip_norm": "runs with grad_clip_norm other than 0 are refused",
 }
 

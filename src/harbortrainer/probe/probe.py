@@ -99,8 +99,7 @@ async def probe(session: Session, model_name: str, short: bool = False) -> Serve
     Raises BackendError when nothing can be measured: no server, no free adapter slot.
     """
     identity = await identify(session.url, session.key)
-    isolates = "own_step" in identity.server.get("repairs", ())
-    work, findings = ProbeSession(session, model_name, isolates), ProbeFindings()
+    work, findings = ProbeSession(session, model_name), ProbeFindings()
     sdk = logging.getLogger("tinker")
     before = sdk.level
     sdk.setLevel(logging.CRITICAL)  # some requests are expected to fail
@@ -128,7 +127,7 @@ async def probe(session: Session, model_name: str, short: bool = False) -> Serve
 
 
 async def measure_all(session: ProbeSession, findings: ProbeFindings) -> None:
-    """Measure all parts; each may fail alone. One free slot is enough; a part that lacks a second one reports it.
+    """Measure all parts; each may fail alone. One free slot is enough.
 
     Raises BackendError when there is no free slot.
     """
@@ -147,7 +146,11 @@ async def _describe(session: ProbeSession, identity: "ServerIdentity", findings:
     name = f"{server.get('name')} on skyrl {server.get('skyrl')}" if server else "unnamed"
     findings.row(SERVER, "name", name, "info")
     if server:
-        findings.row(SERVER, "repairs", ", ".join(server.get("repairs", [])) or "none", "info")
+        repairs = server.get("repairs", [])
+        findings.row(SERVER, "repairs", ", ".join(repairs) or "none", "info")
+        isolated = "own_step" in repairs or None
+        findings.facts["decays_other_adapters"] = isolated and False
+        findings.judge(SERVER, "weight decay stays with its adapter (defect 5)", isolated, ("yes", ""))
         findings.row(SERVER, "sampler", sampler_name(server) or "not reported", "info")
     findings.row(SERVER, "fingerprint", identity.fingerprint, "info")
     findings.row(SERVER, "SDK", f"tinker {tinker.__version__}", "info")

@@ -30,7 +30,6 @@ FACTS = {
     },
     "adam": dict(TINKER_DOCUMENTS.adam),
     "reduction": "sum",
-    "decays_other_adapters": False,
     "frozen_samplers": True,
     "sampling_keeps_training": True,
 }

@@ -38,7 +38,7 @@ class ServerFacts:
     """Facts for the trainer. None = not measured, or measured and unclear."""
 
     losses: dict[str, tuple[str, ...]] = field(default_factory=dict)  # accepted losses -> settings with an effect
-    # learning_rate, beta1, beta2, eps, weight_decay, grad_clip_norm: whether it reaches the optimizer
+    # learning_rate, beta1, beta2, eps, grad_clip_norm: whether it reaches the optimizer
     adam: dict[str, bool | None] = field(default_factory=dict)
     reduction: Reduction = "unknown"
     decays_other_adapters: bool | None = None

@@ -31,22 +31,19 @@ class ProbeSession:
 
     `rate`: of a plain gradient step that raises the summed logprob of TOKENS by about one nat; 0 = not measured.
     `rate_norm2`: that rate times the squared norm of the gradient; 0 = the server reports no norms.
-    `noise`: nats by which such gains scatter; `still_noise`: the same where weights hardly move; `token_noise`: of the
-    logprob of one token there, as a mean.
-    `repeats`: steps in a row whose gain noise does not hide. `isolates`: the server reports that a step reaches no
-    other adapter. `sign_rate`: of a step with a tiny eps that gains about a nat; 0 = none does. `client`: the adapter
-    in use.
+    `noise`: nats by which such gains scatter; `token_noise`: of the logprob of one token, as a mean, where weights
+    hardly move. `repeats`: steps in a row whose gain noise does not hide. `sign_rate`: of a step with a tiny eps that
+    gains about a nat; 0 = none does. `client`: the adapter in use.
     """
 
-    def __init__(self, session: Session, model_name: str, isolates: bool = False) -> None:
+    def __init__(self, session: Session, model_name: str) -> None:
         self.service, self.rest, self.url, self.model_name = session.service, session.rest, session.url, model_name
         self.rank = RANK
         headers = {KEY_HEADER: session.key}
         self.http = http_client(HTTP_TIMEOUT_SEC, headers, f"{self.url}/api/v1")
-        self.isolates = isolates
         self.rate_norm2 = 0.0
         self._norm: float | None = None  # of the gradient where the adapter in use is
-        self.rate = self.noise = self.still_noise = self.token_noise = 0.0
+        self.rate = self.noise = self.token_noise = 0.0
         self.sign_rate = 0.0
         self.repeats = 1
         self._client: tinker.TrainingClient | None = None

@@ -1,1 +1,1 @@
-"""Rebuilds advantages and datums of a past run from its files, under its settings or others."""
+"""Rebuilds advantages and datums of a past run from its files, and compares them with its ledger."""

@@ -26,7 +26,7 @@ from harbortrainer.run.directory import base_model
 
 _STATIC = Path(__file__).with_name("static")
 _SCRIPTS = (
-    "elements", "scales", "plots", "table", "replay", "trial", "sections", "lanes", "costs", "tables", "live", "main",
+    "elements", "scales", "plots", "table", "replay", "trial", "sections", "ages", "costs", "tables", "live", "main",
 )  # fmt: skip
 
 

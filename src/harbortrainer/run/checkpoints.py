@@ -60,13 +60,6 @@ class Keep:
         evaluated = sorted((step for step in steps if step in scores), key=lambda step: (-scores[step], step))
         return chosen | set(evaluated[: self.best])
 
-    def most(self, total_steps: int, save_every: int) -> int:
-        """Return the most states on the server at once in a run of `total_steps`: those kept, and a new one."""
-        saved = 2 + (total_steps // save_every if save_every else 0)  # the first, the last, and those between
-        if not self.last:
-            return saved
-        return min(saved, self.last + self.best + 1)
-
 
 def find_checkpoint(field: str, value: str) -> tuple[RunDirectory, Checkpoint]:
     """Return the checkpoint of another run, which may be running. `value`: RUN_DIR (the newest one) or RUN_DIR@STEP.

@@ -10,8 +10,7 @@ from harbortrainer.setting import FORMER, shown
 
 def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return saved values by the `names` that settings have now, without those and their keys that were removed."""
-    renamed = {one.now: saved[name] for name, one in FORMER.items() if one.now and name in saved}
-    found = renamed | former(saved) | {**saved} | _joined(saved)
+    found = former(saved) | {**saved} | _joined(saved)
     return {name: _kept_keys(name, value) for name, value in found.items() if name in names}
 
 
@@ -24,7 +23,7 @@ def removed(saved: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}={shown(values[name])} is no longer a setting and has no effect: {one.instead}"
         for name, one in FORMER.items()
-        if not (one.now or one.moved) and name in values and values[name] not in (one.default, one.kept)
+        if not one.moved and name in values and values[name] not in (one.default, one.kept)
     ]
 
 

@@ -265,8 +265,7 @@ class Ledger:
                 self._forget(record["step"])
                 self._steps[record["step"]] = record
                 self._add(record, 1)
-                if "digest" in record:
-                    self._digests[record["step"]] = record["digest"]
+                self._digests[record["step"]] = record["digest"]
             case "composed":
                 self.composed[record["step"]] = [GroupSlot(batch, problem) for batch, problem in record["groups"]]
                 self.step_of.update((place, record["step"]) for place in self.composed[record["step"]])

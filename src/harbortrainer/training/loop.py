@@ -1,6 +1,7 @@
 """The frame of every training loop: to the end, through outages, or to an orderly stop."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from harbortrainer.backend.policy import PolicyTrainer
@@ -35,7 +36,7 @@ class LoopParts:
     budget: Budget = field(default_factory=Budget)
 
 
-class Loop[C: RunSettings]:
+class Loop[C: RunSettings](ABC):
     """A loop over steps, from `step` on; the run directory can be resumed at any time."""
 
     def __init__(self, config: C, parts: LoopParts, step: int) -> None:
@@ -45,17 +46,18 @@ class Loop[C: RunSettings]:
             parts.policy, parts.sampler, parts.checkpoints, parts.display, parts.stop, config.outage_limit_sec
         )
 
+    @abstractmethod
     async def proceed(self) -> None:
         """Run from `step` to the last step, with the weights that the policy has now."""
-        raise NotImplementedError
 
     async def completed(self) -> None:
         """Tidy up after the last step."""
+        return
 
     @property
+    @abstractmethod
     def done(self) -> str:
         """The last line of a run that is over."""
-        raise NotImplementedError
 
     @property
     def summaries(self) -> list[str]:
@@ -94,7 +96,7 @@ class Loop[C: RunSettings]:
         self.parts.display.say(f"checkpoint after step {self.step}: {path}")
 
     async def finish(self, outside: Outside) -> int:
-        """Run to the end, then write the pages and the summaries. Exit status: 0 done, else that of the stop."""
+        """Run to the end, then write the report and the summaries. Exit status: 0 done, else that of the stop."""
         parts, stop, say, status = self.parts, self.parts.stop, self.parts.display.say, 1
         try:
             await self.run()
@@ -104,7 +106,7 @@ class Loop[C: RunSettings]:
             status = stop.status
         finally:
             parts.metrics.close(1 if status == 1 else 0)
-            for line in (outside.leave_pages(parts.run, self.config.model_name), *self.summaries):
+            for line in (outside.leave_report(parts.run.path), *self.summaries):
                 say(line)
             if status:
                 why = f" ({stop.why})" if stop.asked else ""

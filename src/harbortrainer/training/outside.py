@@ -14,7 +14,6 @@ from harbortrainer.config import RunSettings, ToolFormat
 from harbortrainer.other_models.chat_client import ChatClient, OpenChatClient
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.probe.probe import contract_of
-from harbortrainer.report.curve import draw_curve
 from harbortrainer.report.write import leave_report
 from harbortrainer.rollout.venue import Venue
 from harbortrainer.run.directory import RunDirectory
@@ -24,12 +23,6 @@ from harbortrainer.watch.wandb_log import start_wandb
 
 log = logging.getLogger("harbortrainer")
 StartWandb = Callable[[RunDirectory, str | None, str | None, dict[str, Any], Say], RowSink | None]
-
-
-def leave_pages(run: RunDirectory, model_name: str) -> str:
-    """Draw the curve and write the report of a run that ends. Returns a line on the report."""
-    draw_curve(run.metrics, run.path, f"{run.name}: {Path(model_name).name}")
-    return leave_report(run.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +35,7 @@ class Outside:
     venues: Mapping[str, Venue] = field(default_factory=dict)
     open_endpoint: OpenChatClient = ChatClient  # of simulated user and judge
     start_wandb: StartWandb = start_wandb
-    leave_pages: Callable[[RunDirectory, str], str] = leave_pages
+    leave_report: Callable[[Path], str] = leave_report
 
     async def connect(self, config: RunSettings, say: Say = log.info) -> Backend:
         """Return a server that answered, with its measured contract. Raises UserError."""

@@ -1,14 +1,13 @@
-"""The plan of a run, made before anything is spent: tasks, length, prices, settings by step, and disk of the server."""
+"""The plan of a run, made before anything is spent: tasks, length, prices, and settings by step."""
 
 import contextlib
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from harbortrainer.budget.budget import Pricing, pricing_of
 from harbortrainer.config import Config
@@ -18,9 +17,8 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.other_models.users import refuse_unused
-from harbortrainer.policy.chat_template import BaseModel
 from harbortrainer.run import agent_pack
-from harbortrainer.run.checkpoints import BEST, CheckpointLog, Keep
+from harbortrainer.run.checkpoints import CheckpointLog
 from harbortrainer.run.config_changes import TRIAL_SETTINGS, SettingChange, to_save
 from harbortrainer.run.directory import RunDirectory, new_run_directory, open_run_directory
 from harbortrainer.run.ledger import Ledger, require_ledger
@@ -32,7 +30,6 @@ from harbortrainer.tasks.split import SPLIT_FILE, check_split, families_note, sp
 from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import venue
 from harbortrainer.text import counted
-from harbortrainer.training.evaluation import MOST_OPEN
 from harbortrainer.training.schedule import task_order
 
 
@@ -207,44 +204,3 @@ def installed_versions(tasks: Iterable[Task] = ()) -> dict[str, str]:
 @cache  # it parses all that the package says of itself
 def _version(package: str, _path: tuple[str, ...]) -> str:
     return version(package)
-
-
-# the published one, the one before, and one whose deletion is under way; trials may keep K older ones, evaluations too
-SAMPLERS = 3
-FLOAT32, MOMENTS = 4, 2  # bytes; Adam keeps two for each weight
-LOG_MB = 16  # SQLite's write-ahead log, and growth between two checks of the size
-OVERHEAD = 2**20  # bytes a state: names, shapes, rank and hyperparameters
-
-
-def state_bytes(model: BaseModel, rank: int) -> int | None:
-    """Get the most bytes of a saved state: float32 weights and both moments. None when the model's shape is unknown."""
-    return None if model.lora_width is None else (1 + MOMENTS) * FLOAT32 * rank * model.lora_width + OVERHEAD
-
-
-def sampler_bytes(model: BaseModel, rank: int) -> int | None:
-    """Return the most bytes of sampler weights."""
-    return None if model.lora_width is None else FLOAT32 * rank * model.lora_width + OVERHEAD
-
-
-def disk_note(config: Config, total_steps: int, model: BaseModel, about: Mapping[str, Any]) -> str:
-    """Return one line on the server's disk. `about`: what a server of this project reports about itself."""
-    rank = config.lora_rank
-    best = BEST if config.eval_split or config.eval_tasks else 0
-    keep = Keep(config.keep_checkpoints, best)
-    beside = MOST_OPEN if config.max_steps_off_policy else 0  # evaluations
-    states = keep.most(total_steps, config.save_every) + beside * best
-    state, sampler = state_bytes(model, rank), sampler_bytes(model, rank)
-    samplers = SAMPLERS + config.max_steps_off_policy + beside
-    if state is None or sampler is None:
-        return f"disk of the server: at most {states} states and {samplers} samplers (keep_checkpoints); size not known"
-    note = (
-        f"disk of the server: at most {states} states x {_mb(state)} + {samplers} samplers x {_mb(sampler)} = "
-        f"{_mb(states * state + samplers * sampler)} (keep_checkpoints)"
-    )
-    if (limit := about.get("keep_results_mb")) is not None:
-        note += f"; its database of all users' requests {limit + LOG_MB:g} MB (SKYRL_TX_KEEP_MB)"
-    return note
-
-
-def _mb(size: int) -> str:
-    return f"{size / 2**20:,.0f} MB" if size < 2**33 else f"{size / 2**30:,.1f} GB"

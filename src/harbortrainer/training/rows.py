@@ -58,8 +58,7 @@ class StepRows:
         All of them are open from now on: concluding the first one must not drop the others from disk. The other rows
         leave the disk: a process may have been killed after it logged them.
         """
-        stored: Any = read_value(self._file) if self._file.exists() else []
-        rows = [stored] if isinstance(stored, dict) else stored  # a single row: of an earlier version
+        rows: Any = read_value(self._file) if self._file.exists() else []
         if not isinstance(rows, list) or not all(isinstance(row, dict) and "global_step" in row for row in rows):
             raise damaged(self._file, "it holds no rows")
         by_step = sorted((int(row.pop("global_step")), row) for row in rows)

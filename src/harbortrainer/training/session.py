@@ -21,7 +21,7 @@ from harbortrainer.tasks.split import users_note
 from harbortrainer.text import counted
 from harbortrainer.training.brought import KEY, brought
 from harbortrainer.training.outside import Outside
-from harbortrainer.training.plan import RunPlan, disk_note, make_plan, sampler_change, set_aside, start_directory
+from harbortrainer.training.plan import RunPlan, make_plan, sampler_change, set_aside, start_directory
 from harbortrainer.training.references import open_references
 from harbortrainer.training.schedule import SettingsByStep
 from harbortrainer.training.start import check_unseen, described, find_start, find_teachers, identity, recorded
@@ -102,8 +102,7 @@ async def wire(prepared: PreparedTraining, wiring: Wiring[Config]) -> Terminus2T
     changed = sampler_change(work.run.effective, backend.contract.sampler)
     sources = {KEY: {name: one.source for name, one in prepared.brought.items()}}
     effective = wiring.record(work, prepared.trained, recorded(prepared.start, prepared.teachers) | sources)
-    disk = disk_note(config, plan.total_steps, backend.api.base_model(config.model_name), backend.about)
-    for line in (*plan.length_note, *wiring.terms.notes, *changed, disk, _length(plan, backend.url)):
+    for line in (*plan.length_note, *wiring.terms.notes, *changed, _length(plan, backend.url)):
         display.say(line)
     rollouts = wiring.rollouts(work.run, work.ledger, prepared.most_agents, work.ledger.faults_in_a_row)
     with work.undone_if_refused(display):

@@ -75,7 +75,7 @@ class Terminus2Trainer(Loop[Config]):
 
     @property
     def done(self) -> str:
-        return f"done; metrics.jsonl and reward_curve.png are in {self.parts.run.path}"
+        return f"done; metrics.jsonl and report.html are in {self.parts.run.path}"
 
     @property
     def summaries(self) -> list[str]:

@@ -102,7 +102,6 @@ function times(page, run) {
     run.atOnce.agents
       ? soft(`n_parallel_envs=auto: ${run.atOnce.agents} agents at once at last: ${run.atOnce.why}`)
       : null,
-    laneSection(run),
     ages(page, run),
     timeline(run),
   ];

@@ -156,7 +156,7 @@ class Case:
         return {"id": key, "user_scenario": {"instructions": instructions}, "evaluation_criteria": criteria}
 
 
-class Words:
+class FreshWords:
     """Draws made-up words, none twice, and none that is reserved."""
 
     def __init__(self, rng: random.Random, reserved: Set[str] = frozenset()) -> None:
@@ -170,7 +170,7 @@ class Words:
         return word
 
 
-def make_case(kind: Kind, words: Words, rng: random.Random) -> Case:
+def make_case(kind: Kind, words: FreshWords, rng: random.Random) -> Case:
     """Return a customer with one order."""
     name, item = f"{words.word()} {words.word()}", rng.choice(ITEMS)
     return Case(
@@ -194,7 +194,7 @@ class Data:
 def cases() -> dict[str, tuple[str, Case]]:
     """Return side and case by id, e.g. `cancel-3`. The same at every call and in every process."""
     rng = random.Random(SEED)
-    words = Words(rng)
+    words = FreshWords(rng)
     found: dict[str, tuple[str, Case]] = {}
     for kind in KINDS:
         sides = [side for side, size in SIZES.items() for _ in range(size * kind.share)]
