@@ -19,7 +19,7 @@ from tests.support.system_attacks import ATTACKS
 from tests.support.unseen_attacks import SCRATCH, UNSEEN, Unseen, unseen_task
 from tests.support.unseen_attacks import serving as unseen_serving
 
-pytestmark = [pytest.mark.usefixtures("docker_ready"), pytest.mark.xdist_group("daemon")]
+pytestmark = pytest.mark.usefixtures("docker_ready")
 TRIAL = """import asyncio, sys
 from pathlib import Path
 from tests.support.plain_container import product_trial
