@@ -37,6 +37,7 @@ REAL_CLIENTS = (
     "error::DeprecationWarning:(src|scripts|tests)",
 )
 DAEMON_WIDE = (
+    "another_user",
     *("train", "train_refused", "budget", "server_loss", "evaluate", "evaluate_oracle", "docker_leaks"),
     *("task_check", "task_build", "task_attacks", "trial_isolation", "off_policy_run", "parallel_auto", "vllm_run"),
     *("hosts", "wheel"),

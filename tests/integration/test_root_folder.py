@@ -142,7 +142,7 @@ async def test_a_link_in_place_of_a_file_is_replaced(environment: DockerEngineEn
         (f"truncate -s {LOGS.size + 1} /in/big", 1, []),
         (f"touch $(seq -f /in/%g {LOGS.entries + 10})", 1, None),
         ("touch /in/$(printf '\\377%.0s' $(seq 255))", 0, [os.fsdecode(b"\xff" * 255)]),
-        ("ln -s 0 /in/inside; ln -s /etc/passwd /in/out; ln -s ../x /in/up", 0, ["root_folder"]),
+        ("ln -s 0 /in/inside; ln -s /etc/passwd /in/out; ln -s ../x /in/up", 0, ["inside"]),
         ("mkdir /in/sub; ln -s sub /in/way; echo 2 > /in/sub/1", 0, ["sub", "sub/1", "way"]),
     ],
 )

@@ -328,6 +328,8 @@ READS = dict.fromkeys(("/tests/test.sh", "/app/y.txt"), (9,))
         ("/app/y.txt", [], READS, True),  # which was about to load them
         ("/app/y.txt", ["/tests/test.sh"], {"/app/y.txt": (5,)}, True),  # it starts others
         ("/app/y.txt", ["/tests/test.sh"], {"/app/y.txt": (9, 5)}, True),
+        ("/app/y.txt", ["/tests/test.sh"], {"/app/y.txt": tuple(range(9, 17))}, True),  # there may be more
+        ("/app/y.txt", ["/tests/test.sh"], {}, True),
         ("/app/z.txt", ["/tests/test.sh"], {"/app/z.txt": (9,)}, True),  # not named
         ("/app/Makefile", ["/tests/test.sh"], {"/app/Makefile": (9,)}, False),  # any word, in the working directory
         ("/srv/data/Makefile", ["/tests/test.sh"], {"/srv/data/Makefile": (9,)}, True),
@@ -342,6 +344,7 @@ def test_a_file_that_the_tests_name_is_work_where_no_solution_tells(
     seen = Seen(opened, readers=readers, programs={9: WatchProgram(5, "/", ("cat",)), 5: TEST})
     changed = Changed((FileChange(path, ChangeKind.ADDED), WORK), {*PLAIN, path})
     asked = Asked(None, ASKS, "/app", tests={"y.txt", "Makefile"})
+    assert causes_of(changed, replace(seen, opened=None, readers={}), asked)
     assert bool(causes_of(changed, seen, asked)) is is_cause
     assert causes_of(changed, seen, Asked(SOLUTION, ASKS, "/app", tests={"y.txt", "Makefile"}))
 

@@ -18,7 +18,10 @@ _OWN_USERS = ["0", "0", "4294967295"]  # of a container whose root is this machi
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """`pid`: of PID 1, as this machine numbers it. `device`, `inode`: of the root folder before the agent acted."""
+    """A container's root, before the agent acted. `pid`: of PID 1, as this machine numbers it.
+
+    `device`, `inode`: of the root folder.
+    """
 
     pid: int
     began: str

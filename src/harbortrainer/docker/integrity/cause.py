@@ -11,6 +11,7 @@ from harbortrainer.docker.integrity.asked import Asked, is_of_content, is_of_use
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.living import EPHEMERAL
 from harbortrainer.docker.integrity.watch import SIGNAL, Process, Seen
+from harbortrainer.docker.integrity.watched import MOST_READERS
 
 _MADE_ANEW = re.compile(
     r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys|solution)(/.*)?|/logs", re.DOTALL
@@ -219,7 +220,9 @@ class _Judge:
         What runs the tests, or other programs, reads its settings first. Rights alone are nobody's settings.
         """
         if one.path in self.changed.plain and self.asked.is_tested(one.path):
-            return all(self._is_of_tests(reader, one.path) for reader in self.seen.readers.get(one.path, ()))
+            readers = self.seen.readers.get(one.path, ())
+            all_known = 0 < len(readers) < MOST_READERS
+            return all_known and all(self._is_of_tests(reader, one.path) for reader in readers)
         return one.kind is ChangeKind.CHANGED and self.changed.is_same(one.path)
 
     def _is_of_tests(self, process: int, path: str) -> bool:
