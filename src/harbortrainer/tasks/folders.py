@@ -44,7 +44,7 @@ def task_paths(tasks_dir: str) -> list[Path]:
     if not folder.is_dir():
         fix = FETCHED_BY.get(folder.name, "give a folder of Harbor task directories")
         raise UserError(f"tasks_dir: {tasks_dir} is not a folder; {fix}")
-    return [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
+    return [path for name in sorted(os.listdir(folder)) if looks_like_task(path := folder / name)]
 
 
 def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
@@ -60,7 +60,11 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
         named = some_of([f"{name}: {fault}" for name, fault in broken.items()], _SHOWN)
         fix = f"mend them or leave them out: tasks_exclude={','.join(broken)}"
         raise UserError(f"tasks_dir: broken tasks in {tasks_dir} ({named}); {fix}")
-    tasks = [Task(path.name, path.resolve(), digest(path), domain=_category(path)) for path in paths]
+    real = Path(tasks_dir).resolve()
+    tasks = [
+        Task(path.name, path.resolve() if path.is_symlink() else real / path.name, digest(path), domain=_category(path))
+        for path in paths
+    ]
     if not tasks and not excluded:
         if looks_like_task(Path(tasks_dir).expanduser()):
             raise UserError(
