@@ -24,7 +24,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @cache
 def documented(text: str) -> list[tuple[str, bool, str]]:
-    """Name of each definition, whether it is a class, and its docstring; but of properties, which read as attributes."""
+    """Name, whether it is a class, and docstring of each definition but properties, which read as attributes."""
     return [
         (node.name, isinstance(node, ast.ClassDef), words)
         for node in ast.walk(ast.parse(text))
