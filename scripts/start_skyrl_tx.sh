@@ -19,7 +19,7 @@
 #   SKYRL_TX_KEEP_SEC=900    seconds for which the database keeps requests and results after their answer
 #   SKYRL_TX_KEEP_MB=1024    MiB that they may take, at most; then the oldest go earlier
 #   SKYRL_TX_LOG_MB=64       MiB of server.log (--background) and vllm.log; a full one is put aside as .1, .2, .3, then deleted
-#   JAX_COMPILATION_CACHE_DIR=.state/jax-cache     compiled programs, kept between starts
+#   JAX_COMPILATION_CACHE_DIR=.state/jax-cache     compiled programs, kept between starts; a start leaves 4 GiB
 #   XLA_PYTHON_CLIENT_MEM_FRACTION=0.92            share of the GPU's memory that JAX takes; computed beside vLLM
 #   SKYRL_TX_API_KEY         the key that the server requires (header X-API-Key), tml- and 16 characters or more. Without
 #                            it, a server on 127.0.0.1 requires none. A server on another SKYRL_TX_HOST gets one made in
@@ -73,7 +73,7 @@ if [ "$FRESH" = 1 ]; then forget_state "$state"; fi
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$STATE/jax-cache}"
 # Everything, however small: a start compiles hundreds of small programs (first start 16 s, later ones 9 s, 2 cores)
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
-export JAX_COMPILATION_CACHE_MAX_SIZE="${JAX_COMPILATION_CACHE_MAX_SIZE:-4294967296}"
+drop_old_programs "$JAX_COMPILATION_CACHE_DIR"
 export HF_HUB_DISABLE_TELEMETRY=1
 unset TINKER_API_KEY WANDB_API_KEY # of whoever starts it: no client of the server is served by them
 if [ -d "$model" ]; then export HF_HUB_OFFLINE=1; fi

@@ -42,11 +42,12 @@ DAEMON_WIDE = (
     *("task_check", "task_build", "task_attacks", "trial_isolation", "off_policy_run", "parallel_auto", "vllm_run"),
     *("hosts", "wheel"),
 )
-SLOW = (  # the longest first
-    *("base_models", "desk", "server_upkeep", "server_scripts", "doctor", "trial_outcomes", "server_faults"),
-    *("saved_weights", "agents", "server_shapes", "server_vllm", "reward_integrity", "agent_endings"),
-    *("system_restored", "wandb", "backend_live", "task_shapes", "server_requests", "conversations_live"),
-    *("sampler_bench", "cookbook", "terminal_turn", "quickstart_tasks", "docker_disk"),
+SLOW = (  # the longest first; what compiles and what waits for containers in turns
+    *("server_passes", "quiet_attacks", "base_models", "server_upkeep", "another_user", "server_memory", "cookbook"),
+    *("unasked", "server_scripts", "server_shapes", "desk", "unseen_attacks", "server_seats", "void_attacks"),
+    *("server_faults", "agents", "doctor", "trial_outcomes", "server_vllm", "agent_endings", "saved_weights"),
+    *("image_supply", "reward_integrity", "wandb", "backend_live", "task_shapes", "server_requests"),
+    *("conversations_live", "sampler_bench", "terminal_turn", "quickstart_tasks", "docker_disk"),
 )
 LONGEST = 12  # groups that the summary names
 FIRST_PORT, PORTS_EACH = 21_000, 1000  # of the tests' servers, and for each process of the tests

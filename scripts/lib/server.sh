@@ -183,6 +183,16 @@ forget_state() {
   rm -rf "$1/checkpoints" "$1"/tinker.db "$1"/tinker.db-shm "$1"/tinker.db-wal
 }
 
+# drop_old_programs FOLDER: deletes the compiled programs that were read longest ago, beyond PROGRAMS_BYTES. JAX's own limit
+# (JAX_COMPILATION_CACHE_MAX_SIZE) reads a file for each program there is whenever one is added, and all servers wait meanwhile.
+drop_old_programs() {
+  if [ ! -d "$1" ]; then return; fi
+  # another start may delete some at the same time
+  find "$1" -maxdepth 1 -name '*-cache' -printf '%A@ %s %p\0' 2>/dev/null | sort -znr |
+    awk -v RS='\0' -v ORS='\0' -v most="${PROGRAMS_BYTES:-4294967296}" \
+      '{ bytes += $2; if (bytes > most) { sub(/^[^ ]* [^ ]* /, ""); print } }' | xargs -0r rm -f || true
+}
+
 # start_in_background STATE PORT COMMAND...: returns when the server is ready; shows the end of its log when it is not to be.
 # server/logs.py writes the log and server.ready, and ends when the server and all that it started have.
 start_in_background() {

@@ -4,34 +4,18 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tinker
 
-from harbortrainer.backend.policy import PolicyTrainer, Published
+from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.reference import Reference
-from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, UserError
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.run.checkpoints import CheckpointLog
 from harbortrainer.training.outside import Outside
-
-LENGTHS = (20, 28, 24, 31)  # one length bucket of the server: few compilations
-ADAM = tinker.AdamParams(learning_rate=2e-3, beta1=0.9, beta2=0.95, eps=1e-12)
-
-
-def config(server_url: str, model: Path, **changes) -> Config:
-    values: dict[str, Any] = {
-        "backend": "skyrl-tx",
-        "skyrl_tx_url": server_url,
-        "model_name": str(model),
-        "tasks_dir": "-",
-        "lora_rank": 8,
-        "context_limit": 4096,
-    }
-    return Config(**(values | changes))
+from tests.support.live_backend import config, sampled, train
 
 
 @contextlib.asynccontextmanager
@@ -47,39 +31,11 @@ async def policy(server_url: str, model: Path, path: str | None = None) -> Async
         await trainer.close()
 
 
-async def sampled(client: Published, advantages=(1.0, -1.0, 1.0, -1.0)) -> list[TrainingSequence]:
-    """Four sampled answers with their logprobs, one advantage each."""
-    sequences = []
-    for index, (length, advantage) in enumerate(zip(LENGTHS, advantages, strict=True)):
-        prompt = list(range(5, 5 + length))
-        parameters = tinker.SamplingParams(max_tokens=8, temperature=1.0, seed=index)
-        answer = await client.sample(tinker.ModelInput.from_ints(prompt), 1, parameters)
-        tokens, logprobs = answer.sequences[0].tokens, answer.sequences[0].logprobs
-        assert logprobs is not None and len(logprobs) == len(tokens)
-        mask = np.array([False] * length + [True] * len(tokens))
-        sequences.append(
-            TrainingSequence(
-                f"t{index}",
-                np.array([*prompt, *tokens], np.int32),
-                mask,
-                np.array([0.0] * length + list(logprobs), np.float32),
-                np.where(mask, advantage / 32, 0).astype(np.float32),
-            )
-        )
-    return sequences
-
-
 async def logprobs(trainer: PolicyTrainer, sequences: list[TrainingSequence]) -> list[float]:
     """Summed logprob of each sampled answer now, by a step that changes nothing."""
     still = tinker.AdamParams(learning_rate=0.0)
     result = await trainer.update(sequences, loss_fn="importance_sampling", loss_fn_config=None, adam=still)
     return [float(lp[s.mask_T].sum()) for lp, s in zip(result.logprobs_D, sequences, strict=True)]
-
-
-async def train(
-    trainer: PolicyTrainer, sequences: list[TrainingSequence], loss_fn="importance_sampling", settings=None
-):
-    return await trainer.update(sequences, loss_fn=loss_fn, loss_fn_config=settings, adam=ADAM)
 
 
 async def test_sampled_logprobs_are_the_trainers(server_url, tiny_model_dir):

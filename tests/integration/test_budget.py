@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.durable.jsonl import read_lines
-from tests.integration.test_train import called, command, containers, run
+from tests.support.command_runs import called, command, containers, run
 
 CAP = 5000  # tokens: twice what the first batch takes (2332 seen), and less than nine batches do (900 each, at least)
 A_BATCH = 8000  # tokens, at most, of 8 trials and their update

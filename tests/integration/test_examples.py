@@ -25,7 +25,7 @@ from harbortrainer.training.outside import Outside
 from tests.conftest import MODEL, ROOT
 from tests.support.agent_endings import HELLO, PACK, RUN, Live, run
 from tests.support.docker_parts import containers
-from tests.unit.test_own_loss import OWN, needs_torch
+from tests.support.small_settings import OWN, needs_torch
 
 SMALL = {
     "lora_rank": 8, "batch_size": 2, "group_size": 4, "n_parallel_envs": 4, "max_turns": 3, "max_tokens": 24,

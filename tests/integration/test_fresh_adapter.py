@@ -5,7 +5,7 @@ import pytest
 
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.training.outside import Outside
-from tests.integration.test_backend_live import config, sampled, train
+from tests.support.live_backend import config, sampled, train
 
 
 async def steps(server_url, model, seed: int) -> tuple[list[list[int]], list[np.ndarray]]:

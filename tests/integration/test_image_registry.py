@@ -18,8 +18,8 @@ from harbortrainer.docker.images.inventory import image_ids, missing_images
 from harbortrainer.docker.images.tmux_image import tmux_reference
 from harbortrainer.errors import UserError
 from tests.conftest import free_port
-from tests.integration.test_task_images import MIRROR
 from tests.support.docker_parts import BASE, a_run, remove_run, up, write_task
+from tests.support.task_folder import MIRROR
 
 pytestmark = [
     pytest.mark.usefixtures("docker_ready"),

@@ -11,7 +11,7 @@ from harbortrainer.learning.pace import GroupSlot
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
-from tests.integration.test_train import command, containers, run, start, until
+from tests.support.command_runs import command, containers, run, start, until
 
 K, STEPS = 2, 3
 

@@ -11,7 +11,7 @@ from harbortrainer.rollout.level import FIRST, Why
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.train import parse
 from harbortrainer.training.session import run_training
-from tests.integration.test_train import SMALL, TASKS, containers
+from tests.support.command_runs import SMALL, TASKS, containers
 from tests.support.small_server import MODEL
 
 ONE = [word for word in SMALL if not word.startswith(("n_parallel_envs", "eval_tasks", "batch_size", "max_turns"))]

@@ -90,7 +90,7 @@ PROBES = """
 import asyncio, sys
 from pathlib import Path
 from harbortrainer.training.outside import Outside
-from tests.integration.test_backend_live import config
+from tests.support.live_backend import config
 
 asyncio.run(Outside().connect(config(sys.argv[1], Path(sys.argv[2]))))
 """

@@ -10,7 +10,7 @@ import pytest
 
 from harbortrainer.durable.jsonl import read_lines
 from tests.conftest import ROOT
-from tests.integration.test_train import batches, command
+from tests.support.command_runs import batches, command
 from tests.support.small_server import Server
 
 N_STEPS = 2

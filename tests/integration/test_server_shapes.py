@@ -1,6 +1,5 @@
 """Few shapes: padded passes and waves give what unpadded ones give, and other sizes compile nothing."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import tinker
 
 from harbortrainer.backend.load import read_load
 from harbortrainer.run.metrics import compile_metrics
-from tests.conftest import succeed
 from tests.support.engine_parts import adapters, datum, sampler, step
 from tests.support.engine_programs import results
 
@@ -111,12 +109,7 @@ print("RESULT", json.dumps(found))
 @pytest.fixture(scope="module")
 def engine(server_env: None, tiny_model_dir: Path) -> dict[str, Any]:
     """What one engine computes without the repair `shapes` and then with it and a warm-up to 256 tokens."""
-    programs = {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ".state/jax-cache"}
-    programs |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    lines = succeed(
-        "server/.venv/bin/python", "-c", ENGINE, tiny_model_dir, env=programs, timeout_sec=1800
-    ).splitlines()
-    return next(json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT "))
+    return results(tiny_model_dir, ENGINE)
 
 
 # Relative; a ratio is the exponential of a log-probability, whose rounding is bounded below.

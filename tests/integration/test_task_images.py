@@ -11,15 +11,11 @@ from harbortrainer.docker.images import image as images
 from harbortrainer.docker.images.inventory import image_ids, missing_images
 from harbortrainer.docker.keeping import ownership
 from tests.support.docker_parts import BASE, a_run, prepare_images, remove_run, up, write_task
+from tests.support.task_folder import MIRROR
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 NOWHERE = "registry.invalid/made/up:1"  # a name that no server has
 NAMED = f'[environment]\ndocker_image = "{NOWHERE}"\n'
-# apt-get of a machine with a mirror: it brings tmux from another place of the image, and counts its calls
-MIRROR = """RUN mv /usr/bin/tmux /opt/tmux && rm /usr/bin/apt-get && printf '%s\\n' '#!/bin/sh' \\
-  'for last; do :; done; [ "$last" = update ] || { echo call >> /opt/calls; cp /opt/tmux /usr/bin/tmux; }' \\
-  > /usr/bin/apt-get && chmod 755 /usr/bin/apt-get
-"""
 
 
 async def test_an_image_that_cannot_be_pulled_is_built_from_its_dockerfile(tmp_path: Path) -> None:

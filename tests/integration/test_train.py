@@ -1,21 +1,14 @@
 """`python -m src.train` as a user runs it: real server, real Docker, a kill, a resume, wrong input."""
 
-import io
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import docker
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
@@ -24,85 +17,15 @@ from harbor.viewer import create_app
 from harbortrainer.cli.main import main
 from harbortrainer.docker.keeping.cleaning import tidy
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.run.directory import RunDirectory, run_ids
 from harbortrainer.run.trajectories import read_batch, read_log_ratios
 from harbortrainer.watch.wandb_log import EVALUATION, TRAINING
 from tests.conftest import MODEL, ROOT
+from tests.support.command_runs import HELD_OUT, TASKS, batches, called, command, containers, refused, run, start, until
 from tests.support.pty_parts import on_terminal
 from tests.support.terminal import Terminal
 from tests.support.wandb_server import synced
 
-TASKS = "datasets/quickstart"
-HELD_OUT = "create-6,copy-6"
 COLUMNS = 400  # no line of ours is longer
-SMALL = (
-    "lora_rank=8 batch_size=2 group_size=4 n_parallel_envs=4 max_turns=4 max_tokens=40 context_limit=2048 "
-    f"learning_rate=3e-3 eval_tasks={HELD_OUT} allow_family_overlap=true save_every=1 keep_checkpoints=2"
-).split()
-
-
-def command(url: str, logs_dir: Path, *arguments: str) -> list[str]:
-    return [
-        sys.executable, "-m", "src.train", "backend=skyrl-tx", f"skyrl_tx_url={url}", f"model_name={MODEL}",
-        f"tasks_dir={TASKS}", f"logs_dir={logs_dir}", *SMALL, *arguments,
-    ]  # fmt: skip
-
-
-def run(arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if k not in ("SKYRL_TX_URL", "TINKER_API_KEY")} | environment
-    return subprocess.run(
-        arguments,
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-
-
-def called(arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """`run` in this process, where the imports are done: for a command that ends before it trains."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        for name in ("SKYRL_TX_URL", "TINKER_API_KEY"):
-            patch.delenv(name, raising=False)
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        status = main(["train", *arguments[3:]])  # behind python -m src.train
-    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
-
-
-def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        arguments, cwd=ROOT, env=os.environ | {"WANDB_API_KEY": ""},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-
-
-def until(process: subprocess.Popen[str], happened: Callable[[], object], over: bool = False) -> None:
-    """Wait; `over`: for the end of the process, else it must not end before."""
-    deadline = time.monotonic() + 1800
-    while not happened():
-        if process.poll() is not None and over:
-            return
-        assert process.poll() is None and time.monotonic() < deadline, process.stdout and process.stdout.read()
-        time.sleep(0.1)
-
-
-def containers(run: Path) -> list[Any]:
-    """Of a run; none before its folder exists."""
-    if not (run / "run.json").exists():
-        return []
-    label = f"harbortrainer.run_id={run_ids(RunDirectory(run)).run_id}"
-    return docker.from_env().containers.list(all=True, filters={"label": label}, ignore_removed=True)
-
-
-def batches(folder: Path) -> list[list[str]]:
-    """Task names of each training batch, in order of the trials' names."""
-    steps = sorted((folder / "trajectories").glob("step_*"))
-    return [[t.task_name for _, t in sorted(read_batch(step).items())] for step in steps]
 
 
 @pytest.fixture(scope="module")
@@ -293,12 +216,6 @@ def test_a_second_signal_leaves_at_once_and_the_next_run_cleans_up(server_url: s
     assert containers(tmp_path / "left") == []
     kinds = {record["event"] for record in read_lines(tmp_path / "left" / "ledger.jsonl")}
     assert kinds == {"started"}
-
-
-def refused(arguments: Sequence[str], **environment: str) -> str:
-    done = called(arguments, **environment)
-    assert done.returncode == 2, done.stdout + done.stderr
-    return done.stderr
 
 
 def test_server_with_another_model(server_url: str, docker_ready: str, tmp_path: Path):

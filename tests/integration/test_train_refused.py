@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.integration.test_train import command, refused
+from tests.support.command_runs import command, refused
 
 
 def test_docker_that_does_not_run(tmp_path: Path):

@@ -10,6 +10,7 @@ from typing import Any
 
 from harbortrainer.backend.contract import TINKER_DOCUMENTS, Contract
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.sampler import Sampler
 
 # skyrl 0.4.0 as published
 STOCK: Contract = replace(
@@ -156,3 +157,7 @@ async def let_others_act() -> None:
     """Give the tasks that can run, and those that they wake, their turns. No time would be enough on a busy machine."""
     for _ in range(100):
         await asyncio.sleep(0)
+
+
+async def ask(sampler: Sampler, prompt_T: Any = (1, 2, 3)) -> Any:
+    return await sampler.sample(prompt_T, max_tokens=8, temperature=1.0, stop=[9], seed=4)

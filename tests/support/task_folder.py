@@ -33,3 +33,10 @@ def write_task(
         path.write_text(text)
     (folder / "environment").mkdir(exist_ok=True)
     return folder
+
+
+# apt-get of a machine with a mirror: it brings tmux from another place of the image, and counts its calls
+MIRROR = """RUN mv /usr/bin/tmux /opt/tmux && rm /usr/bin/apt-get && printf '%s\\n' '#!/bin/sh' \\
+  'for last; do :; done; [ "$last" = update ] || { echo call >> /opt/calls; cp /opt/tmux /usr/bin/tmux; }' \\
+  > /usr/bin/apt-get && chmod 755 /usr/bin/apt-get
+"""

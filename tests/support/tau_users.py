@@ -6,17 +6,22 @@ from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from harbortrainer.backend.users import BaseModelSampler
 from harbortrainer.bundled.tau.domain import domain
 from harbortrainer.bundled.tau.room import TauRoom
 from harbortrainer.bundled.tau.tasks import key_of
 from harbortrainer.bundled.tau.venue import VENUE
 from harbortrainer.other_models.chat_client import ApiAddress, ChatClient
-from harbortrainer.other_models.users import EndpointUsers
+from harbortrainer.other_models.users import BaseUsers, EndpointUsers
+from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
 from tests.support.chat_server import ChatServer, Reply, calls, chat_server, says
+from tests.support.fakes import QWEN3, ScriptedClient, chat_template
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tau_parts import parts, request
 from tests.support.tools import written
@@ -73,3 +78,30 @@ def gold_agent(task: Task) -> list[str]:
 async def gold_of_telecom(task: Task, folder: Path) -> float | None:
     async with played(gold_agent(task), gold_user(task)) as (room, _, _):
         return (await room.run(request(task, folder))).reward
+
+
+@asynccontextmanager
+async def users_of(server: ChatServer, **options: Any) -> AsyncIterator[EndpointUsers]:
+    fields = options.pop("fields", None)
+    place = ApiAddress("user", server.url, "a-model", options.pop("key", None), fields)
+    options = {"patience_sec": 20.0, "first_pause_sec": 0.01, "longest_pause_sec": 0.05} | options
+    users = EndpointUsers(ChatClient(place, **options), chat_of(QWEN_TOOLS))
+    try:
+        yield users
+    finally:
+        await users.aclose()
+
+
+def base_users(
+    answers: Any, chat: ChatTemplate | None = None, **kwargs: Any
+) -> tuple[BaseUsers, ScriptedClient, PolicySampler]:
+    chat = chat or chat_template(QWEN3)
+    client = ScriptedClient(answers, chat)
+    policy = PolicySampler(attempts=1)
+    service = SimpleNamespace(create_sampling_client=lambda base_model: client if base_model == "models/one" else None)
+
+    async def wait(_what: str, work: Any, _limit: float) -> Any:
+        return work
+
+    backend: Any = SimpleNamespace(service=service, wait=wait)
+    return BaseUsers(BaseModelSampler(backend, "models/one", policy.companion()), chat, kwargs), client, policy

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from harbortrainer.model_api.exchange import Exchange
+from harbortrainer.model_api.normal import call
 from harbortrainer.model_api.prompts import Prompts
+from harbortrainer.model_api.reply import Reply
 from harbortrainer.model_api.service import ModelApi
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
@@ -63,3 +65,12 @@ async def served(script: Script, *, endpoint: ModelApi | None = None, **limits: 
             yield Served(endpoint, exchange, client, key, port)
         finally:
             await endpoint.close(key)
+
+
+SYSTEM = {"role": "system", "content": "You work in a shell."}
+
+
+def echo(reply: Reply, **changed: Any) -> dict[str, Any]:
+    """The answer as an agent sends it again."""
+    calls = [call(one.name, one.arguments) for one in reply.calls]
+    return {"role": "assistant", "content": reply.text} | ({"tool_calls": calls} if calls else {}) | changed

@@ -10,15 +10,11 @@ from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import assemble, has_signal
 from harbortrainer.learning.brought import function, functions, with_reward
-from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
+from harbortrainer.learning.trajectory import TrajectoryGroup, group_trajectories
 from harbortrainer.plugins import bring, check_same
+from tests.support.made_trials import trial
 
 OWN = Path(__file__).parents[1] / "support" / "own_functions.py"
-
-
-def trial(number: int, reward: float, turns: int = 2) -> Trajectory:
-    made = tuple(Turn(0, (1, 2), (3, 4), (-0.1, -0.2), 0) for _ in range(turns))
-    return Trajectory("task", f"s000000-p00-g{number:02d}", made, reward, Outcome.COMPLETED)
 
 
 def group(*rewards: float) -> TrajectoryGroup:

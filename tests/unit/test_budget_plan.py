@@ -22,7 +22,7 @@ from harbortrainer.run.ledger import KILLED
 from harbortrainer.text import counted
 from harbortrainer.train import checked
 from tests.support.recorded_run import Recorder, fake_outside, fake_run
-from tests.unit.test_every_setting import write_prices
+from tests.support.small_settings import write_prices
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 

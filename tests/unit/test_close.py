@@ -18,8 +18,8 @@ from harbortrainer.tasks.sources import SOURCES_FILE
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.plan import make_plan, start_directory
 from tests.support.conversations import conversation, write_conversations
+from tests.support.evaluations import copy_tasks
 from tests.support.fakes import chat_template
-from tests.unit.test_evaluate import copy_tasks
 
 FIRST = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron"  # 15 words
 OTHER = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"

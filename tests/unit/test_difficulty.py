@@ -17,10 +17,10 @@ from harbortrainer.run.metrics import Breakdown
 from harbortrainer.stats import estimate_mean
 from harbortrainer.tasks.difficulty import FILE, labelled, read_measured
 from harbortrainer.training.plan import make_plan, start_directory
+from tests.support.evaluations import TASKS, KnowsAll, copy_tasks
 from tests.support.measured import write_measured
 from tests.support.recorded_run import Recorder, fake_outside, recorded_run
-from tests.unit.test_evaluate import TASKS, KnowsAll, copy_tasks
-from tests.unit.test_every_setting import BASE
+from tests.support.small_settings import BASE
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from harbortrainer.stopping import SIGNAL_STATUS, Stop, Stopped
 from harbortrainer.training import outage
 from harbortrainer.training.evaluation import Evaluations
 from harbortrainer.training.rows import StepRows
+from tests.support.fake_loop import FakeSampler, Run, ended_within
 from tests.support.tiers import first
-from tests.unit.test_flow import SlowPolicy, TimedRollouts
-from tests.unit.test_trainer import FakeSampler, Run, ended_within
+from tests.support.timed_loop import SlowPolicy, TimedRollouts
 
 STEPS, EVERY = 9, 2  # 3 tasks, 6 epochs, 2 groups a step
 EVALUATED = [0, 2, 4, 6, 8, 9]

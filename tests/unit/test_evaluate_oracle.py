@@ -12,10 +12,10 @@ from harbortrainer.evaluation.policies import find_subject
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.policy.solution import typed_answers
 from harbortrainer.run.trajectories import read_batch
+from tests.support.evaluations import recorder, result, run
 from tests.support.fakes import chat_template
 from tests.support.shapes import STEPS
 from tests.support.task_folder import write_task
-from tests.unit.test_evaluate import recorder, result, run
 
 __all__ = ["recorder", "run"]
 ORACLE = "checkpoint=oracle"

@@ -10,7 +10,7 @@ from harbortrainer.durable.jsonl import append_line
 from harbortrainer.evaluation import session
 from harbortrainer.evaluation.arguments import parse
 from harbortrainer.model_file import ModelFile, model_of
-from tests.unit.test_evaluate import TASKS, copy_tasks, make_run, recorder, result, run
+from tests.support.evaluations import TASKS, copy_tasks, make_run, recorder, result, run
 
 __all__ = ["recorder", "run"]
 

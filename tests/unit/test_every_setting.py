@@ -1,6 +1,5 @@
 """No setting silently does nothing: each one changes what a run does outside, or is refused with a message."""
 
-import json
 import shutil
 import typing
 from collections.abc import Awaitable, Callable
@@ -13,23 +12,12 @@ from harbortrainer.config import FIELDS, SETTINGS, Config
 from harbortrainer.setting import shown
 from tests.support.measured import write_measured
 from tests.support.recorded_run import recorded_run
+from tests.support.small_settings import BASE, MORE, TASKS, copy_tasks, write_prices
 from tests.support.taxonomy import judge_file
 from tests.support.tiers import first
 
 type Run = Callable[..., Awaitable[list[str]]]
 
-BASE = (
-    "backend=skyrl-tx",
-    "skyrl_tx_url=http://here:1",
-    "model_name=models/one",
-    "tasks_dir=TASKS",
-    "batch_size=2",
-    "group_size=2",
-    "logs_dir=LOGS",
-    "run_name=run",
-)
-TASKS = ("count-1", "create-1")  # one step: most settings show in it
-MORE = ("count-1", "count-2", "create-1", "create-2")
 STEPS = ("tasks_dir=MORE",)
 SPLIT = (*STEPS, "eval_split=0.25")
 SUBSTEPS = ("batch_size=2", "num_substeps=2")
@@ -115,18 +103,6 @@ def another(name: str) -> str:
         return shown(not usual)
     assert isinstance(usual, int | float), f"{name}: no value can be made up; add it to SPECIAL"
     return shown(type(usual)(base.get(name, usual)) + 1) if isinstance(usual, int) else str(usual / 2 or 1.0)
-
-
-def copy_tasks(folder: Path, names: tuple[str, ...]) -> str:
-    for name in names:
-        shutil.copytree(Path("datasets/quickstart") / name, folder / name)
-    return str(folder)
-
-
-def write_prices(file: Path) -> str:
-    """A server of which an hour costs a thousand million USD."""
-    file.write_text(json.dumps({"usd_per_hour": 1e9}))
-    return str(file)
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,10 @@ from harbortrainer.run.trajectories import read_batch
 from harbortrainer.training.session import run_training
 from harbortrainer.venues.harbor.program import program_of
 from tests.conftest import ROOT
+from tests.support.made_trials import trial
+from tests.support.plugin_caches import forget
 from tests.support.recorded_run import FakeServer, Recorder, fake_outside
-from tests.unit.test_brought import trial
-from tests.unit.test_every_setting import copy_tasks
-from tests.unit.test_own_loss import needs_torch
-from tests.unit.test_plugins import forget
+from tests.support.small_settings import copy_tasks, needs_torch
 
 
 def config(folder: Path) -> Config:

@@ -14,15 +14,14 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory, group_traject
 from harbortrainer.model_api.exchange import AT_ONCE, SIDE_TURNS, Exchange
 from harbortrainer.model_api.normal import call
 from harbortrainer.model_api.prompts import Prompts
-from harbortrainer.model_api.reply import Busy, Over, Reply
+from harbortrainer.model_api.reply import Busy, Over
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from tests.support.fakes import let_others_act
 from tests.support.families import QWEN_TOOLS
 from tests.support.tools import TOOLS, chats, tool, written
-from tests.support.wire_parts import exchange_of
+from tests.support.wire_parts import SYSTEM, echo, exchange_of
 
-SYSTEM = {"role": "system", "content": "You work in a shell."}
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 CALL = '<tool_call>\n{"name":  "find_order",\n "arguments": {"id":  "\\u00e9 1"}}\n</tool_call>'
 
@@ -33,12 +32,6 @@ def user(text: str) -> dict[str, Any]:
 
 def result(text: str) -> dict[str, Any]:
     return {"role": "tool", "content": text}
-
-
-def echo(reply: Reply, **changed: Any) -> dict[str, Any]:
-    """The answer as an agent sends it again."""
-    calls = [call(one.name, one.arguments) for one in reply.calls]
-    return {"role": "assistant", "content": reply.text} | ({"tool_calls": calls} if calls else {}) | changed
 
 
 def trajectory(exchange: Exchange) -> Trajectory:

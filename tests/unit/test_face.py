@@ -17,7 +17,7 @@ from harbortrainer.plugins import offer
 from tests.conftest import ROOT
 from tests.support import own_functions
 from tests.support.recorded_run import Recorder, fake_outside
-from tests.unit.test_every_setting import copy_tasks
+from tests.support.small_settings import copy_tasks
 
 
 @pytest.fixture(autouse=True)

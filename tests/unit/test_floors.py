@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -38,17 +39,31 @@ def imported(folder: Path) -> Iterator[tuple[str, str]]:
     """Every import of one module of the package in `folder` by another, those inside functions included."""
     modules = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("*.py")}
     for name, path in modules.items():
-        for module in named(path.read_text()):
+        for module in seen(path.read_text()).named:
             head, _, rest = module.partition(".")
             if head == folder.name and name != "__init__":  # which shows the face, when it is asked for
                 yield name, rest if rest in modules else rest.rpartition(".")[0] or rest
 
 
+class Seen(NamedTuple):
+    """What the rules ask of a module's text: to read its syntax tree takes most of their time."""
+
+    named: list[str]
+    long_calls: list[str]
+    splats: list[str]
+
+
 @cache
-def named(text: str) -> list[str]:
-    """What a module of this text imports."""
+def seen(text: str) -> Seen:
+    nodes = list(ast.walk(ast.parse(text)))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    return Seen(named(nodes), long_calls(calls), splats(calls))
+
+
+def named(nodes: list[ast.AST]) -> list[str]:
+    """What a module with these nodes imports."""
     found: list[str] = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             found += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -112,17 +127,16 @@ def test_a_knot_is_seen(knotted: Path) -> None:
 MOST_POSITIONAL = 6
 
 
-def long_calls(text: str) -> list[str]:
+def long_calls(calls: list[ast.Call]) -> list[str]:
     """Calls with more arguments in order than a reader can count; words of a command line do not count."""
-    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     given = [(call, [one for one in call.args if not isinstance(one, ast.Constant | ast.JoinedStr)]) for call in calls]
     return [f"{ast.unparse(call.func)}, line {call.lineno}" for call, args in given if len(args) > MOST_POSITIONAL]
 
 
 def test_calls_name_what_they_give_behind_the_sixth_argument() -> None:
-    found = {str(path.relative_to(PACKAGE)): long_calls(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    found = {str(path.relative_to(PACKAGE)): seen(path.read_text()).long_calls for path in PACKAGE.rglob("*.py")}
     assert {path: calls for path, calls in found.items() if calls} == {}
-    assert long_calls("f(a, b, c, d, e, g, h)\nf(a, b, c, d, e, g, h=1)") == ["f, line 1"]
+    assert seen("f(a, b, c, d, e, g, h)\nf(a, b, c, d, e, g, h=1)").long_calls == ["f, line 1"]
 
 
 NAMES = re.compile(r"\b(?:docker|harbor)(?!trainer)|[a-z_](?:docker|harbor)\b(?!trainer)", re.IGNORECASE)
@@ -194,18 +208,18 @@ def test_a_name_outside_the_rooms_is_seen(knotted: Path) -> None:
     assert naming(knotted) == {"learning.a", "train"}
 
 
-def splats(text: str) -> list[str]:
+def splats(calls: list[ast.Call]) -> list[str]:
     """Objects made from a tuple that a variable holds: a reader, and pyright, cannot see which field gets what."""
     found: list[str] = []
-    for call in ast.walk(ast.parse(text)):
-        stars = [one.value for one in call.args if isinstance(one, ast.Starred)] if isinstance(call, ast.Call) else []
-        if isinstance(call, ast.Call) and any(isinstance(one, ast.Name) and one.id != "args" for one in stars):
+    for call in calls:
+        stars = [one.value for one in call.args if isinstance(one, ast.Starred)]
+        if any(isinstance(one, ast.Name) and one.id != "args" for one in stars):
             made = ast.unparse(call.func)
             found += [f"{made}, line {call.lineno}"] if re.match(r"_?[A-Z][a-z]", made.rpartition(".")[2]) else []
     return found
 
 
 def test_no_object_is_made_from_a_tuple_of_its_fields() -> None:
-    found = {str(path.relative_to(PACKAGE)): splats(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    found = {str(path.relative_to(PACKAGE)): seen(path.read_text()).splats for path in PACKAGE.rglob("*.py")}
     assert {path: calls for path, calls in found.items() if calls} == {}
-    assert splats("Point(1, *rest)\nf(*rest)\nPoint(*map(int, words))\nPoint(*args)") == ["Point, line 1"]
+    assert seen("Point(1, *rest)\nf(*rest)\nPoint(*map(int, words))\nPoint(*args)").splats == ["Point, line 1"]

@@ -281,3 +281,11 @@ def test_a_measure_that_its_limit_ends_keeps_the_turns_that_all_trials_have_ende
     whole = _Stuck(SMALL.turns * SMALL.trials)
     line = asyncio.run(measured("trials", whole, whole.trials, 5))
     assert len(line["turn_ends_sec"]) == SMALL.turns and line["trials_sec"] == line["turn_ends_sec"][-1]
+
+
+def test_a_start_deletes_the_compiled_programs_that_were_read_longest_ago(tmp_path: Path) -> None:
+    for day, name in enumerate(("last week's-cache", "a-cache", "b-cache", "measured.json")):
+        (tmp_path / name).write_bytes(bytes(1000))
+        os.utime(tmp_path / name, (day * 86_400, 0))
+    on_three_gpus(tmp_path / "root", f"drop_old_programs {tmp_path}; drop_old_programs /none", PROGRAMS_BYTES="2000")
+    assert {path.name for path in tmp_path.iterdir()} == {"a-cache", "b-cache", "measured.json", "root"}

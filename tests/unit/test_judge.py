@@ -25,8 +25,8 @@ from harbortrainer.watch.wandb_log import wandb_project
 from tests.conftest import ROOT
 from tests.support.chat_server import chat_server, says
 from tests.support.recorded_run import FakeEndpoint, FakeServer, Recorder, fake_run
+from tests.support.small_settings import BASE, TASKS, copy_tasks
 from tests.support.taxonomy import judge_file, write_taxonomy
-from tests.unit.test_every_setting import BASE, TASKS, copy_tasks
 
 CONFIG = Config(model_name="m", tasks_dir="x", judge=judge_file(weight=0.1))
 

@@ -22,8 +22,8 @@ from harbortrainer.sft.session import run_sft
 from harbortrainer.tasks.task import Task
 from tests.support import recorded_run
 from tests.support.conversations import conversation, write_conversations
+from tests.support.small_settings import BASE, MORE, copy_tasks, write_prices
 from tests.support.taxonomy import judge_file, write_taxonomy
-from tests.unit.test_every_setting import BASE, MORE, copy_tasks, write_prices
 
 PAGE = Path("docs/metrics.md")
 RUNS = (

@@ -17,7 +17,7 @@ from harbortrainer.learning.observations import OWN_RATIO, as_targets, observed_
 from harbortrainer.learning.off_policy import within_divergence
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
 from harbortrainer.training.update import Updater
-from tests.unit.test_off_policy import sequence
+from tests.support.made_trials import sequence
 
 COEFFICIENT = 0.05
 

@@ -17,17 +17,9 @@ from harbortrainer.learning.off_policy import ratio_metrics, staleness_metrics, 
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.training.update import Updater
-from tests.support.fakes import STOCK, ScriptedClient, chat_template, response
-from tests.unit.test_policy_sampler import ask
-from tests.unit.test_validation import config
-
-
-def sequence(name: str, sampled: list[float], advantage: float = 1.0) -> TrainingSequence:
-    """One token of the prompt, then sampled ones with these logprobs."""
-    n = len(sampled) + 1
-    mask = np.arange(n) > 0
-    logprobs = np.array([0.0, *sampled], np.float32)
-    return TrainingSequence(name, np.arange(n, dtype=np.int32), mask, logprobs, np.where(mask, advantage, 0.0))
+from tests.support.fakes import STOCK, ScriptedClient, ask, chat_template, response
+from tests.support.made_trials import sequence
+from tests.support.small_settings import config
 
 
 def test_weights_are_capped_and_trials_too_far_away_teach_nothing() -> None:

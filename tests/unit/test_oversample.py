@@ -25,10 +25,10 @@ from harbortrainer.setting import Resume
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.plan import RunPlan
 from harbortrainer.training.schedule import SettingsByStep
+from tests.support.fake_loop import TASKS, Run, ended_within
+from tests.support.small_settings import config
 from tests.support.tiers import first
-from tests.unit.test_flow import STEPS, SlowPolicy, made
-from tests.unit.test_trainer import TASKS, Run, ended_within
-from tests.unit.test_validation import config
+from tests.support.timed_loop import STEPS, SlowPolicy, made
 
 SPARE, SIZE = 2, 2
 DULL = {"dull": 0.4}

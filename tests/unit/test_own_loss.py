@@ -23,11 +23,7 @@ from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.plugins import Brought
 from tests.conftest import ROOT
 from tests.support.recorded_run import Recorder, fake_run
-from tests.unit.test_every_setting import copy_tasks
-
-OWN = ROOT / "tests" / "support" / "own_functions.py"
-HAS_TORCH = importlib.util.find_spec("torch") is not None
-needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed: uv pip install torch")
+from tests.support.small_settings import HAS_TORCH, OWN, copy_tasks, needs_torch
 
 
 def config(**values: Any) -> Config:

@@ -13,12 +13,13 @@ from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.model_api.service import wires
-from harbortrainer.plugins import bring, known, offer, plugin
+from harbortrainer.plugins import known, offer, plugin
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.training.brought import brought
 from harbortrainer.venues.harbor import installed
 from harbortrainer.venues.harbor.environment import environment_config
-from harbortrainer.venues.harbor.program import PROGRAMS, Program, agent_memory, check_agent, program_of
+from harbortrainer.venues.harbor.program import Program, agent_memory, check_agent, program_of
+from tests.support.plugin_caches import forget
 from tests.support.task_folder import write_task
 
 CODE = """
@@ -75,12 +76,6 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in [name for name in sys.modules if name.startswith("stranger")]:
         del sys.modules[name]
     forget()
-
-
-def forget() -> None:
-    for cached in (bring, plugin, wires):
-        cached.cache_clear()
-    PROGRAMS.clear()
 
 
 def config(**values: Any) -> Config:

@@ -8,19 +8,15 @@ import pytest
 import tinker
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
-from harbortrainer.policy.sampler import PolicySampler, Sampler, SamplingError
+from harbortrainer.policy.sampler import PolicySampler, SamplingError
 from harbortrainer.run.metrics import StepUsage
-from tests.support.fakes import Request, ScriptedClient, chat_template, response
+from tests.support.fakes import Request, ScriptedClient, ask, chat_template, response
 
 
 def publish(sampler: PolicySampler, answer: Any, version: int = 1) -> ScriptedClient:
     client = ScriptedClient(answer, chat_template())
     sampler.publish(client, version)
     return client
-
-
-async def ask(sampler: Sampler, prompt_T: Any = (1, 2, 3)) -> Any:
-    return await sampler.sample(prompt_T, max_tokens=8, temperature=1.0, stop=[9], seed=4)
 
 
 def connection_error() -> tinker.APIConnectionError:

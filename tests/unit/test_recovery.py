@@ -2,67 +2,16 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.errors import BackendError, ServerLost, WeightsGone
+from harbortrainer.errors import BackendError, ServerLost
 from harbortrainer.stopping import SIGNAL_STATUS, Stopped
 from harbortrainer.training import outage
+from tests.support.fake_loop import FragilePolicy, Run
 from tests.support.tiers import first
-from tests.unit.test_trainer import FakePolicy, Run
-
-
-class FragilePolicy(FakePolicy):
-    """Loses the server the n-th time that `phase` is called; `history`: (batches of the restored state, this batch)."""
-
-    def __init__(self, calls: list[str], phase: str, nth: int, times: int = 1) -> None:
-        super().__init__(calls)
-        self.phase, self.nth, self.times = phase, nth, times
-        self.states: dict[str, list[list[str]]] = {}
-        self.waited = 0
-        self.gone: set[str] = set()
-        self.saved = SimpleNamespace(delete_others=self.delete_others)
-
-    async def delete_others(self, model_id: str, keep: set[str]) -> int:
-        raise AssertionError("there was no other model")
-
-    def lose(self, phase: str) -> None:
-        if phase == self.phase:
-            self.nth -= 1
-            if self.nth < 0 and self.times:
-                self.times -= 1
-                raise ServerLost(f"{phase}: the server does not answer")
-
-    async def update(self, sequences_D, **named: Any) -> Any:
-        self.lose("before update")
-        result = await super().update(sequences_D, **named)
-        self.lose("after update")
-        return result
-
-    async def publish(self, step: int) -> Any:
-        self.lose("publish")
-        return await super().publish(step)
-
-    async def save(self, step: int) -> str:
-        self.lose("before save")
-        path = await super().save(step)
-        self.states[path] = list(self.batches)
-        self.lose("after save")
-        return path
-
-    async def until_answering(self, limit_sec: float) -> None:
-        self.waited += 1
-
-    async def reload(self, path: str | None) -> None:
-        self.lose("reload")
-        if path is not None and path in self.gone:
-            raise WeightsGone(f"restoring {path}: not found")
-        self.calls.append(f"reload {path.rsplit('/', 1)[-1] if path else 'seed'}")
-        self.batches = list(self.states[path]) if path else []
-        self.version = len(self.batches)
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from harbortrainer.errors import BackendError, UserError, WeightsGone
 from harbortrainer.run.checkpoints import CheckpointLog
 from harbortrainer.training.outage import delete_orphans
 from harbortrainer.training.references import open_references
-from tests.unit.test_policy_trainer import CONFIG, FakeTinker, backend, sequence
-from tests.unit.test_session_resume import Again, again, of
+from tests.support.fake_tinker import CONFIG, FakeTinker, backend, sequence
+from tests.support.resumed import Again, again, of
 
 __all__ = ["again"]  # a fixture
 

@@ -20,7 +20,7 @@ from harbortrainer.replay.replay import Journal, rebuild, replay
 from harbortrainer.run.config_changes import to_json
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from harbortrainer.tasks.task import Task
-from tests.unit.test_trainer import FakePolicy, Run
+from tests.support.fake_loop import FakePolicy, Run
 
 SETTINGS: list[dict[str, Any]] = [
     {},

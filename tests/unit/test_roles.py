@@ -17,11 +17,10 @@ from harbortrainer.rollout.shown import HALF
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from tests.support.fakes import CHATML, LLAMA3, QWEN3, chat_template
 from tests.support.families import FAMILIES, LLAMA_PLAIN, chat_of
+from tests.support.made_trials import trajectory
 from tests.support.scripted_agent import DONE, Rig, answer
 from tests.support.tools import TOOLS, chats, written
-from tests.support.wire_parts import exchange_of
-from tests.unit.test_exchange import SYSTEM, echo
-from tests.unit.test_run_files import trajectory
+from tests.support.wire_parts import SYSTEM, echo, exchange_of
 
 PIECES = (
     "a", "the word ", " ", "\n", "\n\n", "\t", "é", "\U0001f600", "中", "<|im_end|>", "<|im_start|>assistant\n",

@@ -13,7 +13,7 @@ from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, run_until
 from harbortrainer.venues.harbor.trial import TrialRequest
 from tests.support.fakes import chat_template
-from tests.unit.test_rollouts import Rig, graded, lost
+from tests.support.rollouts_rig import Rig, graded, lost
 
 
 class StoppedRig(Rig):

@@ -14,7 +14,7 @@ from harbortrainer.budget.budget import Budget
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn
+from harbortrainer.learning.trajectory import Outcome, TrajectoryGroup
 from harbortrainer.run import trajectories
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, check_identity
 from harbortrainer.run.directory import RunDirectory, base_model, held, new_run_directory, run_ids
@@ -29,6 +29,7 @@ from harbortrainer.training.rows import StepRows
 from harbortrainer.training.start import find_start
 from harbortrainer.watch.display import Display
 from tests.conftest import ROOT
+from tests.support.made_trials import trajectory
 
 pytestmark = pytest.mark.disk
 HOLDER = """
@@ -39,16 +40,6 @@ with held(RunDirectory(pathlib.Path({path!r}))):
     print("held", flush=True)
     sys.stdin.read()
 """
-
-
-def trajectory(name="s000000-p00-g00", reward: float | None = 1.0, **changes) -> Trajectory:
-    turns = (
-        Turn(0, (1, 2, 3), (4, 5), (-0.5, -0.25), weights_version=3, text='{"a": 1}', seconds=0.5),
-        Turn(0, (6,), (7,), (-1.5,), weights_version=3, truncated=True, text="é"),
-        Turn(1, (9, 9), (), (), weights_version=4),
-    )
-    values = {"task_name": "t", "trial_name": name, "turns": turns, "reward": reward, "outcome": Outcome.COMPLETED}
-    return Trajectory(**(values | changes))
 
 
 def test_trajectory_file_returns_what_was_written(tmp_path):

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -16,38 +14,10 @@ from harbortrainer.replay.arguments import ReplayArgs
 from harbortrainer.replay.replay import replay
 from harbortrainer.report.write import write_report
 from harbortrainer.run.directory import RunDirectory
-from tests.support.recorded_run import FakeServer, recorded_run
+from tests.support.recorded_run import FakeServer
+from tests.support.resumed import Again, again, of
 
-TASKS = ("count-1", "count-2", "create-1", "create-2")
-
-
-class Again:
-    """Processes of one run, one after the other."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "logs" / "run"
-        self.tasks = folder / "tasks"
-        for name in TASKS:
-            shutil.copytree(Path("datasets/quickstart") / name, self.tasks / name)
-
-    async def process(self, *arguments: str) -> list[dict[str, Any]]:
-        base = (
-            "backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={self.tasks}",
-            "batch_size=2", "group_size=4", f"logs_dir={self.folder.parent}", "run_name=run",
-        )  # fmt: skip
-        return [json.loads(event) for event in await recorded_run([*base, *arguments])]
-
-    def steps(self) -> list[int]:
-        return [row["global_step"] for row in read_lines(self.folder / "metrics.jsonl")]
-
-
-@pytest.fixture
-def again(tmp_path: Path) -> Again:
-    return Again(tmp_path)
-
-
-def of(kind: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [event for event in events if event["kind"] == kind]
+__all__ = ["again"]  # fixtures
 
 
 async def test_a_complete_run_says_so_and_spends_nothing(again: Again, capsys: pytest.CaptureFixture[str]) -> None:

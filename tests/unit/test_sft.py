@@ -19,7 +19,7 @@ from harbortrainer.sft_config import SftConfig
 from harbortrainer.stopping import LIMIT_STATUS, Stop
 from tests.support.conversations import conversation, write_conversations, write_run
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
-from tests.unit.test_every_setting import write_prices
+from tests.support.small_settings import write_prices
 
 SERVER = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one")
 

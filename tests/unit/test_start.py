@@ -16,7 +16,7 @@ from harbortrainer.run.checkpoints import PolicyIdentity
 from harbortrainer.train import parse
 from harbortrainer.training.start import find_start, find_state
 from tests.support.recorded_run import Recorder, fake_outside
-from tests.unit.test_session_resume import Again, again, of
+from tests.support.resumed import Again, again, of
 
 __all__ = ["again"]  # a fixture
 

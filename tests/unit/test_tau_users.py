@@ -16,9 +16,8 @@ from harbortrainer.rollout.quarantine import blames_task
 from tests.support.chat_server import ChatServer, Reply, calls, chat_server, says
 from tests.support.families import LLAMA_TOOLS, chat_of
 from tests.support.tau_parts import config, needs_tau2, request, stored
-from tests.support.tau_users import CHAT, Answers, gold_of_telecom, played, telecom, with_users
+from tests.support.tau_users import CHAT, Answers, base_users, gold_of_telecom, played, telecom, users_of, with_users
 from tests.support.tools import written
-from tests.unit.test_users import base_users, users_of
 
 pytestmark = needs_tau2
 LOOK = ("check_status_bar", {})

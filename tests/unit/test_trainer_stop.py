@@ -11,10 +11,9 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import BackendError, ServerLost
 from harbortrainer.stopping import SIGNAL_STATUS, Stop, Stopped
 from harbortrainer.training import outage
+from tests.support.fake_loop import FragilePolicy, Run
 from tests.support.fakes import let_others_act
 from tests.support.tiers import first
-from tests.unit.test_recovery import FragilePolicy
-from tests.unit.test_trainer import Run
 
 
 def fresh(folder: Path, **named: Any) -> Run:

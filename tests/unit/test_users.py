@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,29 +14,17 @@ from harbortrainer.errors import BackendError, EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.other_models.chat_client import ApiAddress, ChatClient
 from harbortrainer.other_models.judge import Judge
-from harbortrainer.other_models.users import BaseUsers, EndpointUsers, UserFault, as_trained, refuse_unused
-from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.other_models.users import BaseUsers, UserFault, as_trained, refuse_unused
 from harbortrainer.policy.sampler import PolicySampler
-from tests.support.chat_server import DRIPS, HANG, ChatServer, calls, chat_server, says
+from tests.support.chat_server import DRIPS, HANG, calls, chat_server, says
 from tests.support.fakes import QWEN3, ScriptedClient, chat_template, response
 from tests.support.families import QWEN_TOOLS, chat_of
+from tests.support.tau_users import base_users, users_of
 from tests.support.taxonomy import user_file
 
 MESSAGES = [{"role": "system", "content": "You are Ann."}, {"role": "user", "content": "Hi! How can I help you?"}]
 CONFIG = Config(model_name="models/one", tasks_dir="x")
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
-
-
-@asynccontextmanager
-async def users_of(server: ChatServer, **options: Any) -> AsyncIterator[EndpointUsers]:
-    fields = options.pop("fields", None)
-    place = ApiAddress("user", server.url, "a-model", options.pop("key", None), fields)
-    options = {"patience_sec": 20.0, "first_pause_sec": 0.01, "longest_pause_sec": 0.05} | options
-    users = EndpointUsers(ChatClient(place, **options), chat_of(QWEN_TOOLS))
-    try:
-        yield users
-    finally:
-        await users.aclose()
 
 
 async def test_a_reply_is_one_request_with_seed_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,21 +226,6 @@ async def test_an_outage_beyond_the_patience_is_a_fault_of_the_environment() -> 
         with pytest.raises(EnvironmentFault, match=r"^user=.*: no answer for .* longer \(outage_limit_sec\)$"):
             await users.ready()
         await server.start()
-
-
-def base_users(
-    answers: Any, chat: ChatTemplate | None = None, **kwargs: Any
-) -> tuple[BaseUsers, ScriptedClient, PolicySampler]:
-    chat = chat or chat_template(QWEN3)
-    client = ScriptedClient(answers, chat)
-    policy = PolicySampler(attempts=1)
-    service = SimpleNamespace(create_sampling_client=lambda base_model: client if base_model == "models/one" else None)
-
-    async def wait(_what: str, work: Any, _limit: float) -> Any:
-        return work
-
-    backend: Any = SimpleNamespace(service=service, wait=wait)
-    return BaseUsers(BaseModelSampler(backend, "models/one", policy.companion()), chat, kwargs), client, policy
 
 
 async def test_the_base_model_plays_a_user_in_its_own_template() -> None:

@@ -2,14 +2,10 @@ import pytest
 
 from harbortrainer.cli.arguments import validate
 from harbortrainer.cli.secrets import secret_problems
-from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.sft.arguments import checked
+from tests.support.small_settings import config
 from tests.support.taxonomy import judge_file, user_file
-
-
-def config(*, tasks_dir: str = "d", **changes) -> Config:
-    return Config(model_name="m", tasks_dir=tasks_dir, **changes)
 
 
 def test_defaults_are_valid():

@@ -7,7 +7,7 @@ from pathlib import Path
 import sampler_start
 
 import sampler
-from tests.unit.test_vllm_supervisor import plan_of
+from tests.support.vllm_plan import plan_of
 
 FAKES = {
     "vllm/lora/lora_model.py": "",

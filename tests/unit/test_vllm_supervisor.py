@@ -25,8 +25,9 @@ from repairs.vllm_client import Ask, Vllm
 from repairs.vllm_sampling import Sampling
 from repairs.vllm_status import ReplicaStatus, read_status, trouble
 from sampler import Plan
-from tests.conftest import ROOT, free_port
+from tests.conftest import ROOT
 from tests.support.fake_vllm import KEY, FakeVllm
+from tests.support.vllm_plan import plan_of
 
 SERVER = """
 import http.server, os, pathlib, sys
@@ -44,12 +45,6 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 FAILING = "raise ValueError('Free memory on device cuda:0 (3/139 GiB) is less than desired')"
 GPU = {"gpus": ("1",), "memory": 0.9}
-
-
-def plan_of(folder: Path, **values: object) -> Plan:
-    plan = {"model": "m", "dtype": "float32", "context": 4096, "rank": 12, "gpus": (), "memory": 0.0, "max_deaths": 3}
-    plan |= {"hang_sec": 1800.0, "log_mb": 1}
-    return Plan(**plan | {"ports": (free_port(),), "folder": str(folder)} | values)  # pyright: ignore[reportArgumentType]
 
 
 def flags(plan: Plan) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.conftest import ROOT
@@ -22,29 +22,29 @@ RELATIVE = re.compile(r"(?:^|`: )(?:those (?:that|of|whose)|what it|of one)\b", 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def documented(text: str) -> Iterator[tuple[Definition, str]]:
-    """Definitions with their docstrings, but properties, which read as attributes."""
-    for node in ast.walk(ast.parse(text)):
-        words = ast.get_docstring(node) if isinstance(node, Definition) else None
-        if (
-            isinstance(node, Definition)
-            and words
-            and not any("prop" in ast.unparse(one) for one in node.decorator_list)
-        ):
-            yield node, words
+@cache
+def documented(text: str) -> list[tuple[str, bool, str]]:
+    """Name, whether it is a class, and docstring of each definition but properties, which read as attributes."""
+    return [
+        (node.name, isinstance(node, ast.ClassDef), words)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, Definition)
+        and (words := ast.get_docstring(node))
+        and not any("prop" in ast.unparse(one) for one in node.decorator_list)
+    ]
 
 
 def wrong(text: str) -> list[str]:
     """Names whose docstrings begin otherwise. One that begins with a parameter explains parameters alone."""
     found: list[str] = []
-    for node, words in documented(text):
+    for name, is_class, words in documented(text):
         first = re.split(r"[\s,.:;]", words)[0]
-        if isinstance(node, ast.ClassDef):
+        if is_class:
             fault = first in NO_NOUN or words.startswith("`")
         else:
             fault = first not in VERBS and not words.startswith("`")
-        if not node.name.startswith("_") and fault:
-            found.append(f"{node.name}: {words.splitlines()[0]}")
+        if not name.startswith("_") and fault:
+            found.append(f"{name}: {words.splitlines()[0]}")
     return found
 
 
@@ -56,7 +56,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
 def test_docstrings_define_by_nouns() -> None:
     """Those of private functions and classes too."""
     found = {
-        str(path.relative_to(PACKAGE)): [words for _, words in documented(path.read_text()) if RELATIVE.search(words)]
+        str(path.relative_to(PACKAGE)): [words for *_, words in documented(path.read_text()) if RELATIVE.search(words)]
         for path in PACKAGE.rglob("*.py")
     }
     assert {path: words for path, words in found.items() if words} == {}
