@@ -371,11 +371,11 @@ def test_a_row_that_was_logged_before_a_kill_leaves_the_disk(tmp_path: Path) -> 
     assert StepRows(run, MetricsLog(run), Budget()).kept(3) == [] and not run.pending_row.exists()
 
 
-def test_rows_that_an_earlier_version_kept_are_read(tmp_path: Path) -> None:
+def test_rows_that_were_kept_are_read(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     rows = StepRows(run, MetricsLog(run), Budget())
     assert rows.kept(5) == []
-    write_json(run.pending_row, {"global_step": 1, "reward/mean": 0.5})
+    write_json(run.pending_row, [{"global_step": 1, "reward/mean": 0.5}])
     assert rows.kept(1) == [(1, {"reward/mean": 0.5})]
     assert rows.kept(0) == [], "its step is made again"
     assert rows.open(1, {"reward/mean": 0.5}) and rows.undecided == {1}
