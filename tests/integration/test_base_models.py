@@ -59,7 +59,7 @@ async def test_every_row_of_the_probe_is_right(bfloat16: Served) -> None:
     report = await measured(bfloat16)
     assert {row.what: row.value for row in report.rows if row.verdict not in ("same", "info")} == {}
     assert (report.facts.reduction, report.facts.decays_other_adapters) == ("sum", False)
-    assert set(report.facts.adam.values()) == {True} and len(report.facts.adam) == 6
+    assert set(report.facts.adam.values()) == {True} and len(report.facts.adam) == 5
 
 
 def datum(prompt: list[int], answer: list[int]) -> tinker.Datum:

@@ -30,6 +30,8 @@ def containers() -> list[Any]:
 
 @pytest.fixture(autouse=True)
 async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
+    for left in containers():  # by another file's tests in this process
+        engine().remove_container(left["Id"], force=True)
     yield
     assert containers() == []
 

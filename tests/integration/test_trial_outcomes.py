@@ -36,10 +36,11 @@ SMALL_CONTEXT = {"context_limit": 6000, "max_tokens": 1000, "max_turns": 99}
 
 @pytest.fixture(autouse=True)
 async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
-    """After every test: none of our containers."""
+    """After every test: none of our containers but those that another file's tests have left in this process."""
+    before = containers(RUN)
     yield
     await cleaning.drain()
-    assert containers(RUN) == []
+    assert set(containers(RUN)) <= {*before}
 
 
 async def run(

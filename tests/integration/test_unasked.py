@@ -5,13 +5,14 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harbortrainer.docker.integrity import watch
+from harbortrainer.docker.keeping import cleaning
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.venues.harbor.grading import CAUSES
@@ -25,8 +26,10 @@ AT_ONCE = 4
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield
+    await cleaning.drain()
 
 
 def make_task(folder: Path, *, way: str, user: str = "root", solve: str = "echo Hello > hello.txt\n") -> Path:
