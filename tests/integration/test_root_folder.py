@@ -19,6 +19,7 @@ from harbortrainer.docker.box.first_process import end_first, first_of
 from harbortrainer.docker.box.root_folder import Unusual, check_system, copy_in, copy_logs, renew
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.keeping.cleaning import drain
+from tests.support.deep_folder import deepen
 from tests.support.docker_parts import a_run, started, write_task
 
 RUN = a_run("test-inside")
@@ -68,16 +69,6 @@ def listed(folder: Path) -> dict[str, tuple[int, int, bytes | None]]:
         )
         for path in folder.rglob("*")
     }
-
-
-def deepen(path: str) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    for _ in range(5000):
-        os.mkdir("d", dir_fd=folder)
-        below = os.open("d", os.O_RDONLY, dir_fd=folder)
-        os.close(folder)
-        folder = below
-    os.close(folder)
 
 
 @contextlib.contextmanager
@@ -175,7 +166,7 @@ async def test_a_file_that_a_process_holds_is_not_waited_for(
 async def test_folders_as_deep_as_can_be(environment: DockerEngineEnvironment, tmp_path: Path) -> None:
     """No recursion, no path: neither where they are read nor where they are put away."""
     await output(environment, "mkdir -p /in/sub")
-    deepen(f"/proc/{first_of(environment.container)}/root/in/sub")
+    deepen(f"/proc/{first_of(environment.container)}/root/in/sub", 5000, "d")
     assert copy_logs(environment.container, "/in", tmp_path / "back") >= 1
     assert len(listed(tmp_path / "back")) <= MAX_DEPTH + 1
     renew(environment.container, {"/in/sub": 0o755}, "/logs/.before")

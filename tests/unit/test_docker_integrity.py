@@ -14,6 +14,7 @@ from harbortrainer.docker.integrity.layer import ListedLayer, OverlayLayer
 from harbortrainer.docker.integrity.network_files import network_files, network_script, parse_network, removal_script
 from harbortrainer.docker.integrity.processes import _Process, _services
 from harbortrainer.harbor import MODE
+from tests.support.deep_folder import deepen
 
 
 @pytest.fixture
@@ -76,13 +77,7 @@ def test_a_link_in_place_of_a_folder_is_a_change_and_is_not_followed(
 def test_a_folder_as_deep_as_can_be_is_listed(overlay: tuple[Path, Path, OverlayLayer]) -> None:
     upper, _, found = overlay
     (upper / "usr").mkdir()
-    folder = os.open(upper / "usr", os.O_RDONLY)
-    for _ in range(1400):
-        os.mkdir("dd", dir_fd=folder)
-        below = os.open("dd", os.O_RDONLY, dir_fd=folder)
-        os.close(folder)
-        folder = below
-    os.close(folder)
+    deepen(upper / "usr", 1400, "dd")
     changes = list(found.changes("/usr"))
     subprocess.run(["rm", "-r", upper / "usr"], check=True)  # pytest could not
     assert 1000 < len(changes) < 1400 and all(one.folder for one in changes)
