@@ -55,6 +55,11 @@ observations() {
     learning_rate=1e-4 "${@:2}"
 }
 
+# ahead NAME [field=value ...]: 22 steps from the weights of LABEL-sft, two versions ahead, with the learning rate of `train`.
+ahead() {
+  train "$1" ".state/$LABEL-bf16" "runs/$LABEL-sft" max_steps=22 max_steps_off_policy=2 n_parallel_envs=128 eval_group_size=2 "${@:2}"
+}
+
 held_out() { paste -sd, "$TASKS/held_out.txt"; }
 
 # evaluate NAME RUN [field=value ...]: trials of a run's last weights, at most 2 turns each, in runs/NAME.

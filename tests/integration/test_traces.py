@@ -1,10 +1,13 @@
 """What a trace tells of a process that it follows. Needs root."""
 
 import contextlib
+import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -106,7 +109,7 @@ def test_containers_share_an_instance_and_each_has_its_own_events() -> None:
         with contextlib.ExitStack() as running:
             processes = [running.enter_context(acting(f"try: exec({act!r})\nexcept OSError: pass")) for act in acts]
             for trace, process in zip(lent, processes, strict=True):
-                assert trace is not None and trace.instance is traces._instances[0]
+                assert trace is not None and trace.instance is traces._instance
                 trace.follow({process.pid})
             for process in processes:
                 process.communicate(b"\n")
@@ -129,7 +132,8 @@ def test_a_programs_name_hides_nothing(trace: Trace, name: str) -> None:
 def test_nothing_is_recorded_where_nothing_is_lent() -> None:
     traces = Traces()
     try:
-        (instance,) = traces._instances
+        instance = traces._instance
+        assert instance is not None
         recorded = Path(instance._folder) / "events" / "sched" / "sched_process_fork" / "enable"
         for _ in range(2):
             first, second = traces.lend(), traces.lend()
@@ -154,5 +158,38 @@ def test_what_a_container_does_that_is_not_watched_any_more_is_not_told_of_anoth
             for process in (left, other):
                 process.communicate(b"\n")
         assert watched.take() == [] and watched.moved and not watched.forked and not watched.lost
+    finally:
+        traces.close()
+
+
+def test_many_that_begin_at_once_wait_for_a_few_writes_and_each_has_its_events() -> None:
+    """The kernel takes as long for one process as for a hundred, and longer with more processors."""
+    traces, written, began = Traces(), list[str](), threading.Barrier(24)
+    instance = traces._instance
+    assert instance is not None
+    write = instance._write
+
+    def counted(name: str, text: str, mode: int = os.O_TRUNC) -> None:
+        written.append(name)
+        write(name, text, mode)
+
+    def begin(process: subprocess.Popen[bytes]) -> Trace:
+        trace = traces.lend()
+        assert trace is not None
+        began.wait(30)
+        trace.follow({process.pid})
+        return trace
+
+    instance._write = counted
+    try:
+        with contextlib.ExitStack() as running, ThreadPoolExecutor(24) as pool:
+            processes = [running.enter_context(acting(CHILD)) for _ in range(24)]
+            lent = list(pool.map(begin, processes))
+            assert written.count("set_event_pid") < 12
+            for process in processes:
+                process.communicate(b"\n")
+            time.sleep(0.1)  # two processors may write at once
+            assert [len(trace.take()) for trace in lent] == [1] * 24
+            assert not any(trace.lost for trace in lent)
     finally:
         traces.close()

@@ -139,7 +139,8 @@ async def test_no_watcher_and_no_instance_outlives_a_killed_trainer(
 def test_instances_of_killed_programs_are_removed_and_those_of_living_ones_are_not() -> None:
     stale = INSTANCES / f"{PREFIX}0-stale"
     living = Traces()
-    (own,) = living._instances
+    own = living._instance
+    assert own is not None
     stale.mkdir()
     others = Traces()
     try:

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 PREFIX = "harbortrainer-"  # of the names of instances
 MOUNTED = "/sys/kernel/tracing"
-BUFFER_KB = 256  # for each processor
-MOST_INSTANCES, SHARED_BY = 4, 8  # of one program; containers, from which on there is another
+BUFFER_KB = 1024  # for each processor
 MOST_STRAYS, MOST_OWNED = 1024, 1 << 18
 MOST_CALLS, MOST_FORKED = 256, 65_536  # that are kept; a quarter of the machine's numbers for processes at most
 MOST_READS = 1024  # of two pages each, at a time; beyond that some are lost
@@ -167,15 +166,17 @@ class Trace:
 
 
 class Instance:
-    """An instance of the tracer, which some containers share: an event belongs to the one whose thread makes it.
+    """An instance of the tracer, which all containers share: an event belongs to the one whose thread makes it.
 
-    `lent`: their traces.
+    The kernel makes changes of all its instances one after another, and each takes 50 ms and more: several instances
+    would take several times as long. `lent`: the containers' traces.
     """
 
     def __init__(self, root: str, machine: str) -> None:
         """Raises OSError."""
         self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
-        self.lock = threading.Lock()
+        self.lock, self._writing = threading.Lock(), threading.Lock()  # the second is taken first
+        self._waiting: set[int] = set()  # threads that are to be followed
         self.lent: set[Trace] = set()
         self._recording = False
         self._owners: dict[int, Trace | None] = {}  # None: of a container that is not watched any more
@@ -210,14 +211,28 @@ class Instance:
         } | more  # fmt: skip
 
     def follow(self, trace: Trace, threads: set[int]) -> None:
-        """Record what these threads and all that they start do. Raises OSError."""
+        """Record what these threads and all that they start do, by one write for all that wait. Raises OSError."""
         with self.lock:
             self._owners |= dict.fromkeys(threads, trace)
+            self._waiting |= threads
+        with self._writing:
+            with self.lock:
+                waiting, self._waiting = self._waiting, set[int]()
+            if waiting:
+                self._record(waiting)
+
+    def _record(self, threads: set[int]) -> None:
+        """The caller has `_writing`. What fails is lost to all that are lent, since it was for several."""
+        try:
             self._write("set_event_pid", " ".join(map(str, threads)), os.O_APPEND)
             if not self._recording:
                 for event in self._events:
                     self._write(f"events/{event}/enable", "1")
                 self._recording = True
+        except OSError:
+            with self.lock:
+                self._lose()
+            raise
 
     def read(self) -> None:
         """Give each trace its events. The caller has the lock."""
@@ -276,11 +291,14 @@ class Instance:
     def give_back(self, trace: Trace) -> None:
         """Give what its threads do from now on to nobody; record nothing any more where nothing else is lent.
 
-        To begin and to end takes the kernel 50 ms and more. Raises OSError.
+        Raises OSError.
         """
         with self.lock:
             self.lent.discard(trace)
             self._owners |= dict.fromkeys((*trace.followed, *trace.forked), None)
+            if self.lent:
+                return
+        with self._writing, self.lock:
             if not self.lent and self._recording:
                 for event in self._events:
                     self._write(f"events/{event}/enable", "0")
@@ -305,13 +323,12 @@ class Instance:
 
 
 class Traces:
-    """The instances of this program. `why`: containers cannot be traced; "" = they can."""
+    """The traces of this program. `why`: containers cannot be traced; "" = they can."""
 
     def __init__(self, mounted: str = MOUNTED) -> None:
         """`mounted`: where tracefs is expected; elsewhere it is mounted for this program alone."""
         self.why = ""
-        self._lock = threading.Lock()
-        self._instances: list[Instance] = []
+        self._instance: Instance | None = None
         self._machine = os.uname().machine
         self._root, self._mount = mounted, -1
         if self._machine not in _CALLS:
@@ -322,7 +339,7 @@ class Traces:
                 self._mount = _own_mount()
                 self._root = f"/proc/self/fd/{self._mount}"
             self._remove_stale()
-            self._instances.append(Instance(self._root, self._machine))
+            self._instance = Instance(self._root, self._machine)
         except OSError as error:
             self.why = f"tracefs: {error}"
 
@@ -335,27 +352,21 @@ class Traces:
 
     def lend(self) -> Trace | None:
         """Lend a trace; None where containers cannot be traced."""
-        if self.why:
+        if (instance := self._instance) is None:
             return None
-        with self._lock:
-            instance = min(self._instances, key=lambda one: len(one.lent))
-            if len(instance.lent) >= SHARED_BY and len(self._instances) < MOST_INSTANCES:
-                with contextlib.suppress(OSError):
-                    instance = Instance(self._root, self._machine)
-                    self._instances.append(instance)
-            trace = Trace(instance, self._machine)
-            with instance.lock:
-                instance.lent.add(trace)
-            return trace
+        trace = Trace(instance, self._machine)
+        with instance.lock:
+            instance.lent.add(trace)
+        return trace
 
     def give_back(self, trace: Trace) -> None:
         with contextlib.suppress(OSError):
             trace.instance.give_back(trace)
 
     def close(self) -> None:
-        for instance in self._instances:
+        if self._instance is not None:
             with contextlib.suppress(OSError):
-                instance.remove()
+                self._instance.remove()
         if self._mount >= 0:
             os.close(self._mount)
 
