@@ -205,7 +205,7 @@ def test_a_second_signal_leaves_at_once_and_the_next_run_cleans_up(server_url: s
     limit.start()
     assert any("max_trials=2 were started: running trials may finish" in line for line in process.stdout)
     limit.cancel()
-    assert containers(tmp_path / "left") != []
+    until(process, lambda: containers(tmp_path / "left"))
     until(process, lambda: process.send_signal(signal.SIGTERM), over=True)
     output, _ = process.communicate()
     assert process.returncode == 130, output

@@ -13,6 +13,7 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
 from tests.support.docker_parts import containers
 from tests.support.fakes import Request, ScriptedClient
+from tests.support.rollouts_rig import allow
 from tests.support.trial_parts import RUN, SOLVE, local_host, make_task
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -58,7 +59,7 @@ async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(
     def reply(request: Request) -> str | None:
         return None if len(client.requests) in hangs else by_turn(request, client)
 
-    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 2)
+    allow(monkeypatch, attempts=2)
     rollouts, client = made(reply, sampler, n_parallel_envs=1)
     rollouts._gates.containers.resize(1)  # one after another
     hangs = (1, 8)
