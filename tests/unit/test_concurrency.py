@@ -114,7 +114,7 @@ def test_trials_without_containers_find_the_capacity_too() -> None:
 
     async def run() -> None:
         await rig.begin()
-        await asyncio.gather(*(rig.conversation() for _ in range(1500)))
+        await asyncio.gather(*(rig.conversation() for _ in range(3000)))
 
     in_virtual_time(run())
     assert 30 <= rig.level.limit <= 160, rig.observer.seen
@@ -141,7 +141,7 @@ def test_few_trials_change_nothing() -> None:
 
     async def run() -> None:
         await rig.begin()
-        for _ in range(100):
+        for _ in range(300):
             await rig.batch(6)
 
     in_virtual_time(run())
