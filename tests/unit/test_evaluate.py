@@ -59,7 +59,7 @@ def test_nothing_finished_is_run_again_and_the_numbers_stay(run, recorder, tmp_p
     assert (tmp_path / "out" / "evaluation.json").read_bytes() == before
 
 
-def test_agents_at_once_can_follow_the_tokens(run, recorder, capsys):
+def test_agents_at_once_can_follow_the_tokens(run, recorder, tmp_path, capsys):
     assert run("n_parallel_envs=auto") == 0
     assert "n_parallel_envs=auto: 8 agents at once at first, at most" in capsys.readouterr().out
     assert len(recorder.kinds("trial")) == 8
@@ -193,7 +193,7 @@ def test_weights_of_another_renderer_are_refused(run, tmp_path, capsys):
     assert "enable_thinking" in capsys.readouterr().err
 
 
-def test_sets_and_domains_have_numbers_of_their_own(run, tmp_path):
+def test_sets_and_domains_have_numbers_of_their_own(run, tmp_path, capsys):
     copy_tasks(tmp_path / "a", "count-1", "create-1")
     copy_tasks(tmp_path / "b", "count-1")
     toml = tmp_path / "b" / "count-1" / "task.toml"
@@ -214,7 +214,7 @@ def test_sets_and_domains_have_numbers_of_their_own(run, tmp_path):
         ("model_name=models/two", "model_name=models/two"),
     ],
 )
-def test_a_continued_evaluation_stays_the_same_one(run, capsys, change, words):
+def test_a_continued_evaluation_stays_the_same_one(run, tmp_path, capsys, change, words):
     assert run() == 0
     assert run(change) == 2
     assert words in capsys.readouterr().err
@@ -312,7 +312,7 @@ def test_conversations_are_exported_and_shown(run, tmp_path, capsys, monkeypatch
     assert main(["evaluate", "show"]) == 2
 
 
-def test_only_verifiers_see_the_mode(run, recorder):
+def test_only_verifiers_see_the_mode(run, recorder, tmp_path):
     assert run() == 0
     configs = [trial["config"] for trial in recorder.kinds("trial")]
     assert {config["verifier"]["env"]["HARBORTRAINER_MODE"] for config in configs} == {"eval"}
