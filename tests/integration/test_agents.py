@@ -9,7 +9,6 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ import pytest
 from harbortrainer.config import Config
 from harbortrainer.docker.box.listener import listener_problem
 from harbortrainer.docker.box.relay import Relay
-from harbortrainer.docker.keeping import cleaning
 from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome
@@ -25,19 +23,15 @@ from harbortrainer.venues.harbor import agent_session
 from harbortrainer.venues.harbor.program import MOUNT, PORT, PYTHONS
 from tests.conftest import ROOT
 from tests.support.agent_endings import HELLO, KILL, PACK, RUN, TEST, WORK, call, run, script, solves
-from tests.support.docker_parts import containers, prepare_images, started, write_task
+from tests.support.docker_parts import prepare_images, started, write_task
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tiers import first
 from tests.support.trial_parts import make_task
 
-pytestmark = pytest.mark.skipif(not (PACK / "bin").is_dir(), reason="scripts/setup.sh --agents makes the programs")
-
-
-@pytest.fixture(autouse=True)
-async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
-    yield
-    await cleaning.drain()
-    assert containers(RUN) == []
+pytestmark = [
+    pytest.mark.skipif(not (PACK / "bin").is_dir(), reason="scripts/setup.sh --agents makes the programs"),
+    pytest.mark.usefixtures("nothing_left"),
+]
 
 
 @pytest.mark.nightly

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.keeping import cleaning
 from harbortrainer.learning.trajectory import Outcome
 from tests.conftest import ROOT
 from tests.support import agent_endings
@@ -46,10 +45,7 @@ async def test_a_class_of_harbors_acts_with_exact_tokens(
         return script(PI, [HELLO])
 
     own: dict[str, Any] = {"agent_kwargs": {"model_api": "openai-completions"}} if agent == PI else {}
-    try:
-        ended = await run(tmp_path, agent, says, agents_dir=packed, **own)
-    finally:
-        await cleaning.drain()
+    ended = await run(tmp_path, agent, says, agents_dir=packed, **own)
     trajectory = ended.trajectory
     assert (trajectory.outcome, trajectory.reward, trajectory.detail) == (Outcome.COMPLETED, 1.0, "")
     assert ended.stat("wire_foreign") == 0 and ended.stat("wire_tokens_per_unique_token") == 1.0

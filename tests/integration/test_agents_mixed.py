@@ -1,7 +1,6 @@
 """Two agents in one batch, for real: each group has one of them, and keeps it when the run is continued."""
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.docker.keeping import cleaning
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.agents import drawn
 from harbortrainer.learning.trajectory import TrialName
@@ -18,7 +16,6 @@ from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.tasks.folders import folder_of
 from tests.support.agent_endings import PACK
-from tests.support.docker_parts import containers
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.hosts_parts import call
@@ -26,13 +23,6 @@ from tests.support.trial_parts import RUN, answer, make_task
 
 AGENTS = "terminus-2,mini-swe-agent"
 IMPORTED = {"terminus-2": "TrainableTerminus2", "mini-swe-agent": "mini_swe_agent"}
-
-
-@pytest.fixture
-async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
-    yield
-    await cleaning.drain()
-    assert containers(RUN) == []
 
 
 @pytest.mark.nightly  # 76 s on 2 busy cores: the programs of Python take long to start

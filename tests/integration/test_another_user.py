@@ -11,13 +11,13 @@ import pytest
 
 from harbortrainer.docker.integrity import privileged
 from tests.conftest import ROOT
-from tests.integration.test_unasked import make_task as system_task
 from tests.support.another_user import another_user
 from tests.support.docker_parts import a_run, containers, remove_run, stopping_container
 from tests.support.quiet_attacks import HONEST, QUIET, Quiet, quiet_task, serving
 from tests.support.system_attacks import ATTACKS
 from tests.support.unseen_attacks import SCRATCH, UNSEEN, Unseen, unseen_task
 from tests.support.unseen_attacks import serving as unseen_serving
+from tests.support.verified_task import attacked_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 TRIAL = """import asyncio, sys
@@ -68,7 +68,7 @@ def test_a_container_in_which_dockers_own_commands_are_stopped_is_removed(tmp_pa
 @pytest.mark.parametrize("solved", [True, False])
 def test_a_name_that_docker_diff_cannot_write_is_undone(tmp_path: Path, solved: bool) -> None:
     attack = ATTACKS["pth-with-an-odd-name"]
-    task = system_task(tmp_path / "own" / "task", way=attack.way)
+    task = attacked_task(tmp_path / "own" / "task", way=attack.way)
     if not solved:
         shutil.rmtree(task / "solution")
     assert reward(task, attack.script) == "0.0"

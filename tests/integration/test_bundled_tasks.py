@@ -2,12 +2,11 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.keeping.cleaning import drain
 from scripts.dataset_index import DATASETS, TERMINAL, entries
 from tests.conftest import succeed
 from tests.support.docker_parts import a_run, remove_run, reward, run_trial
@@ -32,12 +31,6 @@ def tools_image(docker_ready: str) -> Iterator[None]:
     succeed("scripts/setup.sh", "--tools-image", timeout_sec=900)
     yield
     remove_run(RUN)
-
-
-@pytest.fixture(autouse=True)
-async def removed() -> AsyncIterator[None]:
-    yield
-    await drain()
 
 
 def samples() -> list[str]:

@@ -104,7 +104,7 @@ def test_nothing_is_left_behind(server, measured, request):
     assert names == []
 
 
-async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir, monkeypatch, tmp_path):
+async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir, monkeypatch):
     """Stopped with an adapter and a checkpoint on the server: both are gone when the cancellation is through."""
     from harbortrainer.probe import probe
     from harbortrainer.probe.session import ProbeSession

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.docker.box.environment import ComposeEnvironment, DockerEngineEnvironment
-from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.archives import leading_out
 from tests.support.docker_parts import a_run, environment_of, up, write_task
 from tests.support.shapes import PREBUILT
@@ -102,5 +101,4 @@ async def test_services_of_compose(tmp_path: Path) -> None:
             await environment.service_download_file("/out/name", tmp_path / "late", service="other")
     finally:
         await asyncio.shield(environment.stop(delete=True))
-        await drain()
     assert os.path.exists(tmp_path / "late")

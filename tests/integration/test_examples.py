@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import tinker
 from harbortrainer.backend.own_loss import OwnLoss
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.config import Config
-from harbortrainer.docker.keeping import cleaning
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.brought import function
 from harbortrainer.learning.datums import TrainingSequence
@@ -23,21 +21,13 @@ from harbortrainer.learning.minibatches import normalize
 from harbortrainer.learning.trajectory import Outcome, TrialName
 from harbortrainer.training.outside import Outside
 from tests.conftest import MODEL, ROOT
-from tests.support.agent_endings import HELLO, PACK, RUN, Live, run
-from tests.support.docker_parts import containers
+from tests.support.agent_endings import HELLO, PACK, Live, run
 from tests.support.small_settings import OWN, needs_torch
 
 SMALL = {
     "lora_rank": 8, "batch_size": 2, "group_size": 4, "n_parallel_envs": 4, "max_turns": 3, "max_tokens": 24,
     "context_limit": 2048, "learning_rate": 3e-3, "max_steps": 1,
 }  # fmt: skip
-
-
-@pytest.fixture
-async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
-    yield
-    await cleaning.drain()
-    assert containers(RUN) == []
 
 
 @pytest.mark.skipif(not (PACK / "python").is_dir(), reason="scripts/setup.sh --agents makes the programs")

@@ -206,7 +206,7 @@ def test_an_exported_run_starts_another_with_the_same_log_probabilities(
 
 
 def test_what_does_not_fit_the_model_is_refused_by_the_server(
-    server_url: str, tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server_url: str, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     config = {"peft_type": "LORA", "r": 8, "lora_alpha": 32.0, "base_model_name_or_path": str(MODEL)}
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))

@@ -18,6 +18,7 @@ from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import a_run
 from tests.support.fakes import Request, chat_template
+from tests.support.rollouts_rig import allow
 from tests.support.trial_parts import SOLVE, TEST_SH, local_host, make_task
 
 RUN_ID = a_run("faults")
@@ -63,8 +64,7 @@ BROKEN = [verifier("crash"), verifier("hang")]
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """All faults may hit one slot."""
-    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 9)
-    monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 99)
+    allow(monkeypatch, attempts=9, faults=99)
 
 
 async def run_group(

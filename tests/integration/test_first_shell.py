@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,6 @@ LOOK = (
     "cat /proc/self/cgroup /proc/self/oom_score_adj; nice; id; echo $- $SHLVL; tty; "
     "for f in 0 1 2 3 9; do readlink /proc/self/fd/$f | sed 's/[0-9]*//g'; done; cat /proc/1/cmdline; ls -l /proc/1/fd"
 )
-
-
-@pytest.fixture(autouse=True)
-async def removed() -> AsyncIterator[None]:
-    yield
-    await drain()
 
 
 @pytest.fixture

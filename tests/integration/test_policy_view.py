@@ -1,12 +1,10 @@
 """What a policy sees of its trial, on a real engine: special strings as text, and never whether it trains."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from harbortrainer.docker.keeping.cleaning import drain
 from harbortrainer.harbor import MODE
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.rollout.venue import TrialRequest
@@ -29,12 +27,6 @@ grep -aqE 'HARBORTRAINER_M[O]DE|[se]{numbers}' /app/seen && r=0
 [ ! -e /app/caught ] || r=0
 echo $r > /logs/verifier/reward.txt
 """
-
-
-@pytest.fixture(autouse=True)
-async def removed() -> AsyncIterator[None]:
-    yield
-    await drain()
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])

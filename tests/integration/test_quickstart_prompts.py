@@ -9,7 +9,6 @@ from harbor.llms.base import BaseLLM, LLMResponse
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
 from harbor.trial.trial import Trial
 
-from harbortrainer.docker.keeping.cleaning import drain
 from harbortrainer.venues.harbor.terminus import TrainableTerminus2
 from scripts.easy import make_tasks as easy
 from scripts.easy.kinds import EASY_KINDS
@@ -106,10 +105,7 @@ async def same_prompts(folder: Path, tasks: Path, cases: dict[str, Case]) -> boo
         async with few:
             return await real_prompts(folder, tasks / name, [unclosed, typed(commands[name]), DONE, DONE])
 
-    try:
-        found = dict(zip(cases, await asyncio.gather(*map(real, cases)), strict=True))
-    finally:
-        await drain()
+    found = dict(zip(cases, await asyncio.gather(*map(real, cases)), strict=True))
     assert found == {name: simulated_prompts(case, commands[name]) for name, case in cases.items()}
     return bool(found)
 

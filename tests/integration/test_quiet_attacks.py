@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_unasked import make_task
 from tests.support import system_attacks
 from tests.support.plain_container import plain_reward, product_trial
 from tests.support.quiet_attacks import HONEST, QUIET, quiet_task, serving
+from tests.support.verified_task import attacked_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 
@@ -54,7 +54,7 @@ LEFT = {
 @pytest.mark.parametrize("name", LEFT)
 async def test_what_looks_like_work_earns_nothing(tmp_path: Path, name: str) -> None:
     script, solve, test = LEFT[name]
-    task = make_task(tmp_path / "task", way="module", solve=solve)
+    task = attacked_task(tmp_path / "task", way="module", solve=solve)
     if test:
         (task / "tests" / "test.sh").write_text(f"#!/bin/bash\n{test}")
     if not solve:

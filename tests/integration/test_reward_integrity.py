@@ -1,14 +1,12 @@
 """Policies that try to earn reward without doing the work, in real trials; what is honest still counts."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
-from harbortrainer.docker.keeping.cleaning import drain
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.tasks.folders import folder_of
 from tests.support import docker_parts
@@ -37,12 +35,6 @@ ATTACKS = {
     "log": "printf '\\377' > /logs/agent/trajectory.json",
     "tests": "mkdir /y; cp /evil /y/test.sh; chmod 555 /y/test.sh; ln -s /y /tests",
 }
-
-
-@pytest.fixture(autouse=True)
-async def removed() -> AsyncIterator[None]:
-    yield
-    await drain()
 
 
 def integrity_task(folder: Path, name: str = "hello", **toml: str) -> Any:

@@ -18,7 +18,6 @@ from harbortrainer.docker.box.files import Files
 from harbortrainer.docker.box.first_process import end_first, first_of
 from harbortrainer.docker.box.root_folder import Unusual, check_system, copy_in, copy_logs, renew
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.deep_folder import deepen
 from tests.support.docker_parts import a_run, started, write_task
 
@@ -39,7 +38,6 @@ pytestmark = [
 async def environment(tmp_path: Path) -> AsyncIterator[DockerEngineEnvironment]:
     async with started(write_task(tmp_path / "task"), RUN) as environment:
         yield environment
-    await drain()
 
 
 @pytest.fixture

@@ -158,9 +158,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-async def test_the_session_of_a_killed_process_is_ended_by_the_next(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_session_of_a_killed_process_is_ended_by_the_next(server: Server) -> None:
     """At its own server, once; that of a live process goes on."""
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, server.url, cwd=ROOT)
     assert await killed.wait() == -9

@@ -9,7 +9,6 @@ import pytest
 
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
-from harbortrainer.docker.keeping import cleaning
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
@@ -94,11 +93,8 @@ async def _trial(
     host = LocalHost(
         RunParts(config, sampler, template, RUN, Gates.of(config)), Daemon(config.outage_limit_sec), agents=service
     )
-    try:
-        async with service.endpoint:
-            trajectory = await host.run(request(Task(folder.name, folder, digest(folder)), tmp_path))
-    finally:
-        await cleaning.drain()
+    async with service.endpoint:
+        trajectory = await host.run(request(Task(folder.name, folder, digest(folder)), tmp_path))
     assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 1.0), trajectory.detail
     return client, trajectory
 

@@ -80,6 +80,4 @@ async def test_the_agent_works_in_sh_where_there_is_no_bash(tmp_path: Path) -> N
 async def _scripted(path: Path) -> Trajectory:
     """One trial by the real agent with the policy that solves the task."""
     host, _ = local_host(SOLVE)
-    trajectory = await host.run(request(Task(path.name, path, digest(path)), path.parent))
-    await drain()
-    return trajectory
+    return await host.run(request(Task(path.name, path, digest(path)), path.parent))

@@ -2,38 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harbor.viewer.scanner import JobScanner
 
-from harbortrainer.docker.daemon import engine
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
+from tests.support.docker_parts import containers
 from tests.support.fakes import Request, ScriptedClient
-from tests.support.trial_parts import RUN, SOLVE, answer, local_host, make_task
+from tests.support.rollouts_rig import allow
+from tests.support.trial_parts import RUN, SOLVE, local_host, make_task
 
-DONE = answer(complete=True)
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def made(answers: Any, sampler: PolicySampler | None = None, **fields: Any) -> tuple[Rollouts, ScriptedClient]:
     host, client = local_host(answers, sampler=sampler, **{"n_parallel_envs": 3} | fields)
     return Rollouts(host.parts.config, host.parts.sampler, host.parts.template, host.parts.run_id), client
-
-
-def containers() -> list[Any]:
-    return engine().containers(all=True, filters={"label": [f"harbortrainer.run_id={RUN}", "harbortrainer.trial"]})
-
-
-@pytest.fixture(autouse=True)
-async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
-    for left in containers():  # by another file's tests in this process
-        engine().remove_container(left["Id"], force=True)
-    yield
-    assert containers() == []
 
 
 def by_turn(request: Request, client: ScriptedClient) -> str:
@@ -71,7 +59,7 @@ async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(
     def reply(request: Request) -> str | None:
         return None if len(client.requests) in hangs else by_turn(request, client)
 
-    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 2)
+    allow(monkeypatch, attempts=2)
     rollouts, client = made(reply, sampler, n_parallel_envs=1)
     rollouts._gates.containers.resize(1)  # one after another
     hangs = (1, 8)
@@ -101,7 +89,7 @@ async def test_an_interrupted_batch_goes_on_with_what_was_missing(tmp_path: Path
     with pytest.raises(asyncio.CancelledError):
         await batch
     await rollouts.aclose()
-    assert containers() == []
+    assert containers(RUN) == []
     before = set(done)
     rerun: list[str] = []
     groups = await rollouts.run_groups(

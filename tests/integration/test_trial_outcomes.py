@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,27 +20,18 @@ from harbortrainer.rollout.quarantine import SAMPLING
 from harbortrainer.tasks.folders import digest, folder_of
 from harbortrainer.tasks.task import Task
 from harbortrainer.venues.harbor.trial import new_trial
-from tests.support.docker_parts import containers
 from tests.support.fakes import ScriptedClient
 from tests.support.shapes import COMPOSE, SEPARATE, VERIFIER
 from tests.support.task_folder import write_task
-from tests.support.trial_parts import RUN, SOLVE, TEST_SH, answer, local_host, make_task, request
+from tests.support.trial_parts import SOLVE, TEST_SH, answer, local_host, make_task, request
 
 EXCLUDING = SEPARATE.replace('"/app/hello.txt"', '"/app"\nexclude = ["*.tmp"]')
 MAIN_OF_COMPOSE = "com.docker.compose.service=main"
+pytestmark = pytest.mark.usefixtures("nothing_left")
 DONE = answer(complete=True)
 NAME = "s000000-p00-g00"
 AT_ONCE = 4  # trials wait most of their time
 SMALL_CONTEXT = {"context_limit": 6000, "max_tokens": 1000, "max_turns": 99}
-
-
-@pytest.fixture(autouse=True)
-async def nothing_left(docker_ready: str) -> AsyncIterator[None]:
-    """After every test: none of our containers but those that another file's tests have left in this process."""
-    before = containers(RUN)
-    yield
-    await cleaning.drain()
-    assert set(containers(RUN)) <= {*before}
 
 
 async def run(

@@ -5,14 +5,13 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harbortrainer.docker.integrity import watch
-from harbortrainer.docker.keeping import cleaning
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.venues.harbor.grading import CAUSES
@@ -20,35 +19,21 @@ from tests.support import system_attacks as attacks
 from tests.support import trial_parts
 from tests.support.docker_parts import write_task
 from tests.support.plain_container import plain_reward, product_trial
+from tests.support.verified_task import attacked_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 AT_ONCE = 4
 
 
 @pytest.fixture(autouse=True)
-async def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    yield
-    await cleaning.drain()
-
-
-def make_task(folder: Path, *, way: str, user: str = "root", solve: str = "echo Hello > hello.txt\n") -> Path:
-    """Wants /app/hello.txt to hold Hello; its test goes the way of `attacks.TEST`."""
-    files = {f"environment/{name}": text for name, text in attacks.FILES.items()}
-    test = attacks.TEST.replace("cd /app\n", f"cd /app\nset -- {way}\n", 1)
-    task = write_task(folder, dockerfile=attacks.DOCKERFILE, solve=solve, test=test, files=files)
-    (task / "tests" / "test_outputs.py").write_text(attacks.TEST_OUTPUTS)
-    (task / "tests" / "test_flask.py").write_text(attacks.TEST_FLASK)
-    toml = task / "task.toml"
-    toml.write_text(toml.read_text().replace("[agent]\n", f'[agent]\nuser = "{user}"\n'))
-    toml.write_text(toml.read_text().replace("[verifier]\n", f'[verifier]\nuser = "{user}"\n'))
-    return task
 
 
 async def outcome(folder: Path, name: str, slots: asyncio.Semaphore, *, solved: bool) -> str:
     """What is wrong; "" = the product does not pay the attack."""
     attack = attacks.ATTACKS[name]
-    task = make_task(folder / name / "task", way=attack.way, user=attack.user)
+    task = attacked_task(folder / name / "task", way=attack.way, user=attack.user)
     if not solved:
         shutil.rmtree(task / "solution")
     async with slots:
@@ -78,7 +63,7 @@ async def test_more_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path)
 
 
 async def work(folder: Path, script: str, **task: str) -> QualificationTrial:
-    return await product_trial(make_task(folder / "task", **{"way": "module", **task}), script)
+    return await product_trial(attacked_task(folder / "task", **{"way": "module", **task}), script)
 
 
 def recorded(folder: Path) -> dict[str, Any]:
@@ -105,7 +90,7 @@ async def test_what_the_solution_installs_too_is_asked_for(tmp_path: Path) -> No
 
 async def test_a_reward_that_needs_none_of_the_work_is_no_reward(tmp_path: Path) -> None:
     """A link that verification follows has no open of its own."""
-    task = make_task(tmp_path / "task", way="awk")
+    task = attacked_task(tmp_path / "task", way="awk")
     script = "echo Hello > /app/hello.txt; ln -sf /usr/bin/true /usr/local/bin/awk"
     assert await asyncio.to_thread(plain_reward, task, script) == 1
     assert (await product_trial(task, script)).reward == 0
@@ -259,7 +244,7 @@ async def test_work_that_only_the_tests_tell_from_a_hook_is_paid_without_a_solut
 
 
 async def test_settings_of_what_runs_the_tests_are_a_cause_although_the_tests_name_them(tmp_path: Path) -> None:
-    task = make_task(tmp_path / "task", way="module")
+    task = attacked_task(tmp_path / "task", way="module")
     shutil.rmtree(task / "solution")
     test = task / "tests" / "test.sh"
     test.write_text(test.read_text().replace("cd /app\n", "cd /app\n[ ! -e pytest.ini ] || cat pytest.ini\n", 1))

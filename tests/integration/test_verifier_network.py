@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.keeping import cleaning
 from harbortrainer.docker.network.bridge import forget_network
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.tasks.folders import digest
@@ -72,4 +71,3 @@ async def test_only_a_network_that_is_down_takes_the_grade(tmp_path: Path, daemo
     assert (broken.outcome, broken.reward) == (Outcome.COMPLETED, 0.0)
     assert (down.outcome, down.reward) == (Outcome.VERIFIER_ERROR, None)
     assert "the verifier could not install" in down.detail
-    await cleaning.drain()

@@ -2,13 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from harbortrainer.docker.box import shell
-from harbortrainer.docker.keeping import cleaning
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.venues.harbor import terminal
 from tests.support.cause_tasks import cause_task
@@ -31,10 +29,8 @@ TERMINAL = {
 
 
 @pytest.fixture(autouse=True)
-async def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    yield
-    await cleaning.drain()
 
 
 async def wrong(folder: Path, name: str) -> str:

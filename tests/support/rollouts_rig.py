@@ -34,6 +34,13 @@ def lost(request: TrialRequest, outcome: Outcome = Outcome.INFRASTRUCTURE_ERROR,
     return Trajectory(request.task.name, request.name, (), None, outcome, detail, attempt=request.attempt)
 
 
+def allow(monkeypatch: pytest.MonkeyPatch, *, attempts: int, faults: int | None = None) -> None:
+    """Trials of one slot, and faults of one task in a row."""
+    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", attempts)
+    if faults is not None:
+        monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", faults)
+
+
 class FakeJournal:
     """Notes what it is told; `stored`: the trials that are on disk by then. `known`: quarantined before."""
 
@@ -78,9 +85,7 @@ class FakeRoom(HarborRoom):
 class Rig:
     """Rollouts whose trials are a function of the request."""
 
-    def __init__(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, run: Run, faults: Sequence[Trajectory] = (), **fields: Any
-    ) -> None:
+    def __init__(self, folder: Path, run: Run, faults: Sequence[Trajectory] = (), **fields: Any) -> None:
         self.requests: list[TrialRequest] = []
         self.running = self.most = self.at_once = 0
         self.full = asyncio.Event()  # set once `at_once` trials run: none ends before

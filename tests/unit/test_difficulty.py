@@ -77,7 +77,7 @@ def test_a_measurement_is_an_evaluation_with_eight_trials_a_task(tasks: Path, tm
         ),
     ],
 )
-def test_mistakes_of_a_measurement_are_one_line(words: list[str], message: str, tmp_path: Path) -> None:
+def test_mistakes_of_a_measurement_are_one_line(words: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse_measure(words)
 

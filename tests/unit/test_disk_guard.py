@@ -91,5 +91,5 @@ def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception) -> None:
     assert closed.is_set()
 
 
-def test_an_unknown_space_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_space_is_asked_for_again() -> None:
     assert DiskGuard("r", lambda: None, 7.0).check_once() == 7.0

@@ -105,7 +105,7 @@ def test_what_a_container_says_forges_no_line(
     assert one_line(f"a\n{forged}").startswith("a x\N{REPLACEMENT CHARACTER}[1A [ 9:59.9]")
 
 
-def test_the_terminal_is_left_clean_by_an_error(tmp_path: Path, terminal: Terminal) -> None:
+def test_the_terminal_is_left_clean_by_an_error(terminal: Terminal) -> None:
     before = sys.stdout, sys.stderr
     with pytest.raises(RuntimeError), Display(console_of(Pane(terminal))) as display:
         display.say("before")

@@ -74,38 +74,33 @@ def run(folder: Path, *arguments: str, **files: str) -> tuple[int, str]:
     return done.returncode, (folder / "said").read_text()
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path
-
-
-def test_each_runs_once_beside_others_and_a_failure_is_shown(folder: Path) -> None:
-    status, said = run(folder, test_one=ONE, test_two=TWO)
+def test_each_runs_once_beside_others_and_a_failure_is_shown(tmp_path: Path) -> None:
+    status, said = run(tmp_path, test_one=ONE, test_two=TWO)
     assert (status, said.count("said by one"), "1 failed, 4 passed" in said) == (1, 1, True), said
-    ran = [line.split() for line in (folder / "ran").read_text().splitlines()]
+    ran = [line.split() for line in (tmp_path / "ran").read_text().splitlines()]
     assert len(ran) == 5 == len({name for _, name, _ in ran}) == len({own for _, _, own in ran})
     assert len({pid for pid, _, _ in ran}) == 2 == len({(pid, name.partition("::")[0]) for pid, name, _ in ran})
-    fixtures = (folder / "whole").read_text().split()
+    fixtures = (tmp_path / "whole").read_text().split()
     assert fixtures.count("begins") == fixtures.count("ends") == 2, "of the session: once in each process"
 
 
-def test_a_process_that_ends_early_is_a_failure(folder: Path) -> None:
-    status, said = run(folder, test_one="import os\ndef test_one(): os._exit(0)", test_two="def test_two(): ...")
+def test_a_process_that_ends_early_is_a_failure(tmp_path: Path) -> None:
+    status, said = run(tmp_path, test_one="import os\ndef test_one(): os._exit(0)", test_two="def test_two(): ...")
     assert status == pytest.ExitCode.TESTS_FAILED, said
     assert "a process of the tests ended with status 0 at test_one.py::test_one" in said
 
 
-def test_after_the_last_failure_that_is_wanted_no_file_is_begun(folder: Path) -> None:
+def test_after_the_last_failure_that_is_wanted_no_file_is_begun(tmp_path: Path) -> None:
     one = "def test_fails(): assert False\ndef test_second(): ..."
     seen = "until(lambda: 'F' in pathlib.Path('said').read_text())"
     two = f"import pathlib\nfrom conftest import until\ndef test_first(): {seen}\ndef test_second(): ..."
-    status, said = run(folder, "--maxfail=1", test_one=one, test_two=two, test_zzz="def test_three(): ...")
+    status, said = run(tmp_path, "--maxfail=1", test_one=one, test_two=two, test_zzz="def test_three(): ...")
     assert status == pytest.ExitCode.TESTS_FAILED and "stopping after 1 failures" in said, said
-    assert "test_three" not in (folder / "ran").read_text()
+    assert "test_three" not in (tmp_path / "ran").read_text()
 
 
-def test_collection_alone_and_its_faults_are_pytests_own(folder: Path) -> None:
-    status, said = run(folder, "--collect-only", test_one=ONE)
-    assert (status, "3 tests collected" in said, (folder / "ran").exists()) == (0, True, False), said
-    status, said = run(folder, test_one="import nothing_such")
+def test_collection_alone_and_its_faults_are_pytests_own(tmp_path: Path) -> None:
+    status, said = run(tmp_path, "--collect-only", test_one=ONE)
+    assert (status, "3 tests collected" in said, (tmp_path / "ran").exists()) == (0, True, False), said
+    status, said = run(tmp_path, test_one="import nothing_such")
     assert status == pytest.ExitCode.INTERRUPTED and "No module named 'nothing_such'" in said

@@ -18,6 +18,11 @@ from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
 BROKEN = "cannot build /t/a: The command 'false' returned 1\nStep 2/2 : RUN false\n ---> 12ab\nno rule to make it\n"
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supply, "PAUSES_SEC", (0.001, 0.001))
+
+
 class Builder:
     """Makes images at once; `faults`: what a task's next tries raise, the last one for ever."""
 
@@ -72,19 +77,13 @@ async def test_a_task_without_an_image_has_the_builders_last_words() -> None:
 
 
 @pytest.mark.parametrize("fault", [ImageError("x: dial tcp: lookup r: no such host"), DockerException("gone")])
-async def test_a_fault_of_the_network_or_the_daemon_is_tried_again(
-    fault: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supply, "PAUSES_SEC", (0.001, 0.001))
+async def test_a_fault_of_the_network_or_the_daemon_is_tried_again(fault: Exception) -> None:
     builder = Builder({"a": [fault, fault, fault, fault, None]})
     async with supplying(builder) as images:
         assert await lacking(images, "a") == ""
 
 
-async def test_while_other_images_are_made_such_a_fault_is_the_tasks_and_not_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supply, "PAUSES_SEC", (0.001, 0.001))
+async def test_while_other_images_are_made_such_a_fault_is_the_tasks_and_not_for_ever() -> None:
     gone = ImageError("curl: (6) Could not resolve host: gone.example")
     builder = Builder({"a": [gone]})
     async with supplying(builder) as images:
@@ -96,8 +95,7 @@ async def test_while_other_images_are_made_such_a_fault_is_the_tasks_and_not_for
         assert await lacking(images, "a") == ""
 
 
-async def test_a_dead_address_is_the_tasks_fault_when_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supply, "PAUSES_SEC", (0.001, 0.001))
+async def test_a_dead_address_is_the_tasks_fault_when_others_answer() -> None:
     gone, asked = ImageError("curl: (6) Could not resolve host: gone.example"), list[tuple[str, str]]()
 
     async def works(task: Path, why: str) -> bool:

@@ -160,7 +160,7 @@ def test_an_environment_of_another_kind_is_refused(tmp_path: Path) -> None:
         environment_config("math:pi", {}, write_task(tmp_path / "a"), "run")
 
 
-def test_two_packages_with_one_name_are_refused(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_packages_with_one_name_are_refused(stranger: Path) -> None:
     other = stranger.parents[1] / "other-1.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")

@@ -138,7 +138,7 @@ def test_a_trial_that_a_kill_left_between_its_files_is_counted(tmp_path: Path) -
     assert read_lines(tmp_path / "ledger.jsonl")[-1]["new"] == [HOOK]
 
 
-def test_the_memory_is_bounded_and_keeps_what_is_usual_and_what_is_new(tmp_path: Path) -> None:
+def test_the_memory_is_bounded_and_keeps_what_is_usual_and_what_is_new() -> None:
     """Each trial has 100 names of its own."""
     provenance, letters = Provenance(), random.Random(0)
     records, own = [], list[str]()

@@ -119,7 +119,7 @@ async def test_other_refusals_are_not_tried_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", [1, 2, 9])
 async def test_states_that_the_server_lost_too_are_made_again_from_what_there_is(
-    whole: Run, tmp_path: Path, lost: int, capsys: pytest.CaptureFixture[str]
+    whole: Run, tmp_path: Path, lost: int
 ) -> None:
     """From the state before, or from the seed; the trials on disk lead to the same updates."""
     run = fragile(tmp_path / "lost", "before update", 5, keep_checkpoints=0)

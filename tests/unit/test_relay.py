@@ -77,11 +77,30 @@ async def echo(connected: socket.socket) -> None:
     answering.append(asyncio.create_task(work()))
 
 
+class Daemon:
+    """`command`: what runs in place of the program; `codes`: what the daemon says of its end, the last one for ever."""
+
+    def __init__(self) -> None:
+        self.command: list[str] = []
+        self.codes: list[int | None] = [0]
+
+    def exit_code(self, _: object) -> int | None:
+        return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+
+
 @pytest.fixture
-async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Relay, int]]:
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    made = Daemon()
+    monkeypatch.setattr(relay, "_exec", lambda *_: as_exec(made.command))
+    monkeypatch.setattr(relay, "_exit_code", made.exit_code)
+    monkeypatch.setattr(relay, "PAUSE_SEC", 0.01)
+    return made
+
+
+@pytest.fixture
+async def opened(daemon: Daemon) -> AsyncIterator[tuple[Relay, int]]:
     port = free_port()
-    monkeypatch.setattr(relay, "_exec", lambda *_: as_exec([sys.executable, "-I", "-S", str(PROGRAM), str(port)]))
-    monkeypatch.setattr(relay, "_exit_code", lambda _: 0)
+    daemon.command = [sys.executable, "-I", "-S", str(PROGRAM), str(port)]
     one = await Relay.open("c", port, (), echo, faults.append)
     yield one, port
     await one.close()
@@ -147,20 +166,18 @@ async def test_after_the_end_nothing_listens_and_connections_are_closed(opened: 
 
 
 async def test_a_killed_program_is_no_fault_and_a_lost_stream_is(
-    opened: tuple[Relay, int], monkeypatch: pytest.MonkeyPatch
+    opened: tuple[Relay, int], daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon may say that a program runs for some time after its streams have ended."""
     one, _ = opened
-    looks = iter([None, None, 137])
-    monkeypatch.setattr(relay, "_exit_code", lambda _: next(looks, None))
-    monkeypatch.setattr(relay, "PAUSE_SEC", 0.01)
+    daemon.codes = [None, None, 137, None]
     one._reader.feed_eof()
     assert one._work is not None
     await one._work
     assert faults == []
     monkeypatch.setattr(relay, "CUT_SEC", 0.05)
     for code in (None, 0):  # it runs, or has seen the end of its input
-        monkeypatch.setattr(relay, "_exit_code", lambda _, code=code: code)
+        daemon.codes = [code]
         await one._run(one._frames(b""))
     assert [str(fault) for fault in faults] == [
         "the agent's way to its endpoint was lost: the stream of its exec was cut"
@@ -184,8 +201,10 @@ async def test_a_run_without_a_socket_for_a_connection_is_a_fault(
     writer.close()
 
 
-async def test_a_phase_that_is_cancelled_at_its_start_leaves_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "_exec", lambda *_: as_exec(["sh", "-c", "cat > /dev/null"]))
+async def test_a_phase_that_is_cancelled_at_its_start_leaves_no_stream(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.command = ["sh", "-c", "cat > /dev/null"]
     begun, start = asyncio.Event(), Relay._start
 
     async def noted(one: Relay, early: bytes) -> bool:
@@ -210,15 +229,13 @@ def taken() -> Iterator[socket.socket]:
 
 @pytest.mark.parametrize(("status", "whose"), [(1, ShutOut), (137, RuntimeError)])
 async def test_a_taken_port_is_named(
-    status: int, whose: type[RuntimeError], taken: socket.socket, monkeypatch: pytest.MonkeyPatch
+    status: int, whose: type[RuntimeError], taken: socket.socket, daemon: Daemon
 ) -> None:
     """With the status of a killed program nobody knows why it ended. The daemon notes it a little later."""
     port = taken.getsockname()[1]
     program = PROGRAM.read_text().replace("FREE_SEC = 10", "FREE_SEC = 0")
-    statuses = iter([None, None, status])
-    monkeypatch.setattr(relay, "PAUSE_SEC", 0.01)
-    monkeypatch.setattr(relay, "_exit_code", lambda _: next(statuses))
-    monkeypatch.setattr(relay, "_exec", lambda *_: as_exec([sys.executable, "-I", "-S", "-c", program, str(port)]))
+    daemon.codes = [None, None, status]
+    daemon.command = [sys.executable, "-I", "-S", "-c", program, str(port)]
     with pytest.raises(
         RuntimeError, match=rf"cannot listen at port {port} inside c: .*Address already in use"
     ) as error:
@@ -232,8 +249,8 @@ def test_the_port_of_an_earlier_program_is_waited_for(taken: socket.socket, monk
     relay_program.listening(taken.getsockname()[1]).close()
 
 
-async def test_a_container_without_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "_exec", lambda *_: as_exec(["sh", "-c", "echo no python3 >&2; exit 127"]))
+async def test_a_container_without_python_is_named(daemon: Daemon) -> None:
+    daemon.command = ["sh", "-c", "echo no python3 >&2; exit 127"]
     with pytest.raises(NoPython, match=r"container c has no python3"):
         await Relay.open("c", 1, (), echo, faults.append)
 

@@ -16,11 +16,11 @@ from harbortrainer.learning.treatment import UNFIT, unfit
 from harbortrainer.rollout.quarantine import SAMPLING
 from harbortrainer.rollout.venue import TrialRequest
 from harbortrainer.tasks.task import Task
-from tests.support.rollouts_rig import TASKS, TURN, FakeJournal, Rig, graded, lost
+from tests.support.rollouts_rig import TASKS, TURN, FakeJournal, Rig, allow, graded, lost
 
 
-async def test_groups_in_order_of_tasks_under_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(tmp_path, monkeypatch, graded)
+async def test_groups_in_order_of_tasks_under_one_limit(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, graded)
     rig.at_once = 4
     groups = await rig.go()
     assert [group.task_name for group in groups] == ["a", "b", "c"]
@@ -30,23 +30,21 @@ async def test_groups_in_order_of_tasks_under_one_limit(tmp_path: Path, monkeypa
     assert {request.temperature for request in rig.requests} == {0.7}
 
 
-async def test_seeds_repeat_for_the_same_trial_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_seeds_repeat_for_the_same_trial_and_run(tmp_path: Path) -> None:
     seeds = []
     for seed in (1, 1, 2):
-        rig = Rig(tmp_path, monkeypatch, graded, seed=seed)
+        rig = Rig(tmp_path, graded, seed=seed)
         await rig.go()
         seeds.append({request.name: request.seed for request in rig.requests})
     assert seeds[0] == seeds[1] != seeds[2]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.INFRASTRUCTURE_ERROR, Outcome.VERIFIER_ERROR])
-async def test_a_fault_is_replaced_and_only_its_member(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
-) -> None:
+async def test_a_fault_is_replaced_and_only_its_member(tmp_path: Path, outcome: Outcome) -> None:
     def run(request: TrialRequest) -> Trajectory:
         return lost(request, outcome) if request.name == "s000004-p00-g01" else graded(request)
 
-    rig = Rig(tmp_path, monkeypatch, run)
+    rig = Rig(tmp_path, run)
     groups = await rig.go()
     again = groups[0].trajectories_G[1]
     assert (again.trial_name, again.attempt, again.reward) == ("s000004-p00-g01-a2", 2, 1.0)
@@ -75,7 +73,7 @@ async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_tr
         return answer
 
     monkeypatch.setattr(daemon, "FIRST_PAUSE_SEC", 0.001)
-    rig = Rig(tmp_path, monkeypatch, run, n_parallel_envs=2)
+    rig = Rig(tmp_path, run, n_parallel_envs=2)
     room: Any = rig.rollouts._rooms["harbor"]
     monkeypatch.setattr(room.local.daemon, "_ping", ping)
     groups = await rig.go()
@@ -85,9 +83,9 @@ async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_tr
 
 
 async def test_a_task_that_keeps_failing_is_quarantined_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "b" else graded(r), n_parallel_envs=1)
+    rig = Rig(tmp_path, lambda r: lost(r) if r.task.name == "b" else graded(r), n_parallel_envs=1)
     groups = await rig.go(group_size=8)
     assert [len(group.trajectories_G) for group in groups] == [8, 0, 8]
     tried = [request.name for request in rig.requests if request.task.name == "b"]
@@ -101,11 +99,9 @@ async def test_a_task_that_keeps_failing_is_quarantined_and_the_run_goes_on(
     assert {t.outcome for t in again[1].lost} == {Outcome.CANCELLED}
 
 
-async def test_a_task_whose_first_prompt_is_too_long_is_left_out_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_task_whose_first_prompt_is_too_long_is_left_out_at_once(tmp_path: Path) -> None:
     why = f"{UNFIT}the prompt has 9000 tokens and context_limit is 32000"
-    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r, detail=why) if r.task.name != "a" else graded(r))
+    rig = Rig(tmp_path, lambda r: lost(r, detail=why) if r.task.name != "a" else graded(r))
     groups = await rig.go()
     assert [(len(group.trajectories_G), unfit(group)) for group in groups] == [(3, ""), (0, why), (0, why)]
     assert {request.attempt for request in rig.requests} == {1} and {"replaced"}.isdisjoint(
@@ -117,14 +113,12 @@ async def test_a_task_whose_first_prompt_is_too_long_is_left_out_at_once(
     assert len(rig.requests) == began and again.lost[0].detail == why, "it is not tried again"
 
 
-async def test_a_context_that_is_too_small_for_a_third_of_the_first_tasks_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_context_that_is_too_small_for_a_third_of_the_first_tasks_ends_the_run(tmp_path: Path) -> None:
     tasks = [Task(f"t{number:02}", Path("/tasks"), "") for number in range(33)]
     detail = f"{UNFIT}the prompt has 9000 tokens and context_limit is 32000"
     for first, ends in ((10, False), (11, True)):
         bad = {task.name for task in tasks[:first]}
-        rig = Rig(tmp_path, monkeypatch, lambda r, bad=bad: lost(r, detail=detail) if r.task.name in bad else graded(r))
+        rig = Rig(tmp_path, lambda r, bad=bad: lost(r, detail=detail) if r.task.name in bad else graded(r))
         if not ends:
             await rig.go(tasks=tasks)
             continue
@@ -146,30 +140,26 @@ async def test_a_continued_run_with_another_context_limit_tries_long_prompts_aga
     detail = f"{UNFIT}the prompt has 31990 tokens and context_limit is 32000"
     fault = Trajectory("b", "s000000-p01-g00", (), None, Outcome.INFRASTRUCTURE_ERROR, detail)
     monkeypatch.setattr(FakeJournal, "known", {"b": f"infrastructure_error: {detail}"})
-    rig = Rig(tmp_path, monkeypatch, graded, faults=[fault], context_limit=limit)
+    rig = Rig(tmp_path, graded, faults=[fault], context_limit=limit)
     groups = await rig.go(tasks=TASKS[:2])
     assert [bool(group.trajectories_G) for group in groups] == [True, runs]
 
 
-async def test_a_batch_of_one_bad_task_stops_the_run_only_when_nothing_ever_worked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "b" else graded(r))
+async def test_a_batch_of_one_bad_task_stops_the_run_only_when_nothing_ever_worked(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, lambda r: lost(r) if r.task.name == "b" else graded(r))
     with pytest.raises(EnvironmentFault, match="no disk"):
         await rig.go(tasks=TASKS[1:2])
-    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "b" else graded(r))
+    rig = Rig(tmp_path, lambda r: lost(r) if r.task.name == "b" else graded(r))
     await rig.go(tasks=TASKS[:1])
     (group,) = await rig.go(tasks=TASKS[1:2])
     assert not group.trajectories_G and len(group.lost) == 3
 
 
-async def test_an_outcome_may_be_replaced_in_training_and_never_in_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_outcome_may_be_replaced_in_training_and_never_in_evaluation(tmp_path: Path) -> None:
     def run(request: TrialRequest) -> Trajectory:
         return replace(graded(request), outcome=Outcome.MAX_TURNS) if request.attempt == 1 else graded(request)
 
-    rig = Rig(tmp_path, monkeypatch, run, outcome_policy={"max_turns": "replace"})
+    rig = Rig(tmp_path, run, outcome_policy={"max_turns": "replace"})
     assert {t.attempt for group in await rig.go() for t in group.trajectories_G} == {2}
     assert {t.attempt for group in await rig.go(training=False) for t in group.trajectories_G} == {1}
 
@@ -177,20 +167,18 @@ async def test_an_outcome_may_be_replaced_in_training_and_never_in_evaluation(
 async def test_an_outcome_that_comes_back_is_replaced_within_max_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 2)
-    rig = Rig(tmp_path, monkeypatch, graded, outcome_policy={"completed": "replace"})
+    allow(monkeypatch, attempts=2)
+    rig = Rig(tmp_path, graded, outcome_policy={"completed": "replace"})
     async with asyncio.timeout(600):
         groups = await rig.go()
     assert {t.attempt for group in groups for t in group.trajectories_G} == {2} and len(rig.names) == 18
 
 
-async def test_every_trial_is_booked_with_its_fate_after_it_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_every_trial_is_booked_with_its_fate_after_it_is_stored(tmp_path: Path) -> None:
     def run(request: TrialRequest) -> Trajectory:
         return lost(request) if request.name == "s000004-p00-g01" or "p02-g00" in request.name else graded(request)
 
-    rig = Rig(tmp_path, monkeypatch, run)
+    rig = Rig(tmp_path, run)
     await rig.go()
     assert sorted(name for name, _ in rig.journal.started_trials) == sorted(rig.names)
     fates = dict(rig.journal.fates)
@@ -199,23 +187,21 @@ async def test_every_trial_is_booked_with_its_fate_after_it_is_stored(
     assert rig.journal.stored_first
 
 
-async def test_a_third_fault_drops_the_member(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if "p02-g00" in r.name else graded(r))
+async def test_a_third_fault_drops_the_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(tmp_path, lambda r: lost(r) if "p02-g00" in r.name else graded(r))
     groups = await rig.go()
     assert len(groups[2].trajectories_G) == 2
     assert [(t.trial_name, t.reward) for t in groups[2].lost] == [("s000004-p02-g00-a3", None)]
     assert "s000004-p02-g00-a3 is dropped: infrastructure_error: no disk" in caplog.text
 
 
-async def test_trials_of_an_earlier_process_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.name.endswith("p01-g01") else graded(r, 0.25))
+async def test_trials_of_an_earlier_process_are_not_run_again(tmp_path: Path) -> None:
+    first = Rig(tmp_path, lambda r: lost(r) if r.name.endswith("p01-g01") else graded(r, 0.25))
     done = {t.trial_name: t for group in await first.go() for t in group.trajectories_G}
     del done["s000004-p00-g00"]
     failed = "s000004-p02-g02"  # its place was settled without a grade
     done[failed] = lost(next(request for request in first.requests if request.name == failed))
-    rig = Rig(tmp_path, monkeypatch, graded)
+    rig = Rig(tmp_path, graded)
     groups = await rig.go(done=done)
     assert rig.names == ["s000004-p00-g00"]  # the missing one
     assert len(groups[2].trajectories_G) == 2 and [t.trial_name for t in groups[2].lost] == [failed]
@@ -224,45 +210,43 @@ async def test_trials_of_an_earlier_process_are_not_run_again(tmp_path: Path, mo
     assert sorted(rig.finished) == sorted(rig.names)
 
 
-async def test_a_batch_of_nothing_but_faults_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_of_nothing_but_faults_is_refused(tmp_path: Path) -> None:
     def run(request: TrialRequest) -> Trajectory:
         return lost(request, detail="odd" if request.task.name == "a" else "docker is gone")
 
     with pytest.raises(EnvironmentFault, match=r"no trial .* could be run; .*: docker is gone"):
-        await Rig(tmp_path, monkeypatch, run).go()
+        await Rig(tmp_path, run).go()
     with pytest.raises(BackendError, match="sampling: no answer"):
-        await Rig(tmp_path, monkeypatch, lambda r: lost(r, detail=SAMPLING + "no answer")).go()
+        await Rig(tmp_path, lambda r: lost(r, detail=SAMPLING + "no answer")).go()
 
 
-async def test_a_batch_is_given_up_before_every_trial_has_failed_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = Rig(tmp_path, monkeypatch, lost, n_parallel_envs=2)
+async def test_a_batch_is_given_up_before_every_trial_has_failed_twice(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, lost, n_parallel_envs=2)
     with pytest.raises(EnvironmentFault, match="no disk"):
         await rig.go()
     assert rig.running == 0 and len(rig.requests) < 18
 
 
-async def test_one_broken_task_does_not_end_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "a" else graded(r), n_parallel_envs=1)
+async def test_one_broken_task_does_not_end_the_batch(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, lambda r: lost(r) if r.task.name == "a" else graded(r), n_parallel_envs=1)
     groups = await rig.go()
     assert [len(group.trajectories_G) for group in groups] == [0, 3, 3] and len(groups[0].lost) == 3
 
 
-async def test_an_error_in_our_own_code_stops_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_in_our_own_code_stops_the_batch(tmp_path: Path) -> None:
     def run(request: TrialRequest) -> Trajectory:
         if request.name.endswith("p01-g00"):
             raise RuntimeError("a bug")
         return graded(request)
 
-    rig = Rig(tmp_path, monkeypatch, run)
+    rig = Rig(tmp_path, run)
     with pytest.raises(RuntimeError, match="a bug"):
         await rig.go()
     assert rig.running == 0 and len(rig.requests) < 9
 
 
-async def test_cancelling_a_batch_ends_all_its_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(tmp_path, monkeypatch, graded)
+async def test_cancelling_a_batch_ends_all_its_trials(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, graded)
     batch = asyncio.create_task(rig.go())
     while not rig.running:  # noqa: ASYNC110 - one pass of the loop, no polling
         await asyncio.sleep(0)
@@ -273,15 +257,15 @@ async def test_cancelling_a_batch_ends_all_its_trials(tmp_path: Path, monkeypatc
     assert dict(rig.journal.fates) == dict.fromkeys((name for name, _ in rig.journal.started_trials), "cancelled")
 
 
-async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     leftover = tmp_path / "step_000004" / "s000004-p00-g00" / "agent"
     leftover.mkdir(parents=True)
-    await Rig(tmp_path, monkeypatch, graded).go()
+    await Rig(tmp_path, graded).go()
     assert not leftover.exists()
 
 
-async def test_an_empty_batch_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [len(group.trajectories_G) for group in await Rig(tmp_path, monkeypatch, graded).go(group_size=0)] == [0] * 3
+async def test_an_empty_batch_is_empty(tmp_path: Path) -> None:
+    assert [len(group.trajectories_G) for group in await Rig(tmp_path, graded).go(group_size=0)] == [0] * 3
 
 
 async def test_a_failed_trial_is_recorded_when_the_run_ends_while_docker_is_asked(
@@ -289,7 +273,7 @@ async def test_a_failed_trial_is_recorded_when_the_run_ends_while_docker_is_aske
 ) -> None:
     """Its start is in the journal, so its end must be too; what it sampled was paid for."""
     asked, answer, ended = asyncio.Event(), threading.Event(), list[Trajectory]()
-    rig = Rig(tmp_path, monkeypatch, lambda request: replace(lost(request), turns=(TURN,)))
+    rig = Rig(tmp_path, lambda request: replace(lost(request), turns=(TURN,)))
     loop, room = asyncio.get_running_loop(), cast(Any, rig.rollouts._rooms["harbor"])
     monkeypatch.setattr(
         room.local.daemon, "_ping", lambda: (loop.call_soon_threadsafe(asked.set), answer.wait(60), None)[-1]
@@ -323,9 +307,8 @@ async def test_trials_that_a_silent_server_took_cost_neither_attempt_nor_task_no
         times[slot] = times.get(slot, 0) + 1
         return lost(request, detail=f"{SAMPLING}no answer within 600 s") if times[slot] <= 2 else graded(request)
 
-    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 1)
-    monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 1)
-    rig = Rig(tmp_path, monkeypatch, twice_lost)
+    allow(monkeypatch, attempts=1, faults=1)
+    rig = Rig(tmp_path, twice_lost)
     silent_server(rig, 90.0)
     groups = await rig.go()
     assert [len(group.trajectories_G) for group in groups] == [3, 3, 3] and not rig.journal.quarantined
@@ -333,12 +316,10 @@ async def test_trials_that_a_silent_server_took_cost_neither_attempt_nor_task_no
     assert sum(fate.endswith("after an outage") for fate in fates) == 18 and fates.count("graded") == 9
 
 
-async def test_a_server_that_is_silent_for_too_long_or_answers_with_faults_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_is_silent_for_too_long_or_answers_with_faults_ends_the_run(tmp_path: Path) -> None:
     for silent_sec in (0.0, 200.0):
         folder = tmp_path / str(silent_sec)
-        rig = Rig(folder, monkeypatch, lambda request: lost(request, detail=f"{SAMPLING}gone"), outage_limit_sec=100.0)
+        rig = Rig(folder, lambda request: lost(request, detail=f"{SAMPLING}gone"), outage_limit_sec=100.0)
         silent_server(rig, silent_sec)
         with pytest.raises(BackendError, match=r"no trial of the batch could be run; 8 failed"):
             await rig.go()
@@ -349,9 +330,8 @@ async def test_a_batch_is_given_up_after_two_waves_on_all_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: int, failed: int
 ) -> None:
     """`places`: of the hosts that have joined; none is left = 1."""
-    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 9)
-    monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 99)
-    rig = Rig(tmp_path, monkeypatch, lost)
+    allow(monkeypatch, attempts=9, faults=99)
+    rig = Rig(tmp_path, lost)
     rig.rollouts._gates.containers.resize(places)
     with pytest.raises(EnvironmentFault, match=r"no trial of the batch could be run; \d+ failed") as told:
         await rig.go()

@@ -13,25 +13,25 @@ from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, run_until
 from harbortrainer.venues.harbor.trial import TrialRequest
 from tests.support.fakes import chat_template
-from tests.support.rollouts_rig import Rig, graded, lost
+from tests.support.rollouts_rig import Rig, allow, graded, lost
 
 
 class StoppedRig(Rig):
     """Asks to stop when the n-th trial runs."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
+    def __init__(self, folder: Path, nth: int) -> None:
         def run(request: TrialRequest) -> Trajectory:
             if len(self.requests) >= nth:
                 self.stop.request("SIGINT", SIGNAL_STATUS)
             return graded(request)
 
-        super().__init__(folder, monkeypatch, run)
+        super().__init__(folder, run)
         self.stop: Stop = self.rollouts._stop
         self.stop.limit(self.rollouts._settings.config, lambda _: None)
 
 
-async def test_trials_that_run_are_let_end_and_no_other_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = StoppedRig(tmp_path, monkeypatch, 99)
+async def test_trials_that_run_are_let_end_and_no_other_starts(tmp_path: Path) -> None:
+    rig = StoppedRig(tmp_path, 99)
     rig.stop.limit_trials(4, 0)
     with pytest.raises(Stopped, match="max_trials=4"):
         await run_until(rig.go(), rig.stop.stopped(trials=True))
@@ -40,8 +40,8 @@ async def test_trials_that_run_are_let_end_and_no_other_starts(tmp_path: Path, m
     assert dict(rig.journal.fates) == dict.fromkeys(rig.names, "graded")
 
 
-async def test_trials_that_run_are_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = StoppedRig(tmp_path, monkeypatch, 4)
+async def test_trials_that_run_are_cancelled(tmp_path: Path) -> None:
+    rig = StoppedRig(tmp_path, 4)
     with pytest.raises(Stopped, match="SIGINT"):
         await run_until(rig.go(), rig.stop.stopped(trials=True))
     assert rig.running == 0 and len(rig.requests) < 9
@@ -56,7 +56,7 @@ async def test_the_event_loop_goes_on_while_cancelled_trials_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow disk: each record waits until the loop has answered."""
-    rig = Rig(tmp_path, monkeypatch, graded)
+    rig = Rig(tmp_path, graded)
     rig.at_once = 99  # no trial ends
     loop, ended, answered = asyncio.get_running_loop(), rig.journal.ended, list[bool]()
 
@@ -76,8 +76,8 @@ async def test_the_event_loop_goes_on_while_cancelled_trials_are_recorded(
     assert [fate for _, fate in rig.journal.fates] == ["cancelled"] * 4 and answered == [True] * 4
 
 
-async def test_max_trials_are_started_and_all_of_them_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(tmp_path, monkeypatch, graded)
+async def test_max_trials_are_started_and_all_of_them_kept(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, graded)
     stop: Stop = rig.rollouts._stop
     stop.limit_trials(7, started=2)
     with pytest.raises(Stopped, match="max_trials=7"):
@@ -85,19 +85,15 @@ async def test_max_trials_are_started_and_all_of_them_kept(tmp_path: Path, monke
     assert len(rig.finished) == len(rig.requests) == 5 and stop.status == LIMIT_STATUS
 
 
-async def test_a_limit_that_the_batch_just_meets_does_not_stop_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = Rig(tmp_path, monkeypatch, graded)
+async def test_a_limit_that_the_batch_just_meets_does_not_stop_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, graded)
     rig.rollouts._stop.limit_trials(9, started=0)
     assert len(await rig.go()) == 3 and not rig.rollouts._stop.asked
 
 
-async def test_a_place_goes_on_with_the_attempt_that_an_earlier_process_had_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_place_goes_on_with_the_attempt_that_an_earlier_process_had_reached(tmp_path: Path) -> None:
     """Names, seeds and the number of attempts are those of an unbroken run."""
-    rig = Rig(tmp_path, monkeypatch, lambda r: lost(r) if "p00-g00" in r.name else graded(r), seed=3)
+    rig = Rig(tmp_path, lambda r: lost(r) if "p00-g00" in r.name else graded(r), seed=3)
     rig.journal.ended_before = {"s000004-p00-g00": (1, 1), "s000004-p01-g01": (2, 2)}
     groups = await rig.go()
     tried = [request for request in rig.requests if "p00-g00" in request.name]
@@ -113,8 +109,8 @@ async def test_an_outcome_that_is_always_replaced_ends_with_max_attempts(
     def run(request: TrialRequest) -> Trajectory:
         return Trajectory(request.task.name, request.name, graded(request).turns, 0.0, Outcome.MAX_TURNS)
 
-    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 2)
-    rig = Rig(tmp_path, monkeypatch, run, outcome_policy={"max_turns": "replace"})
+    allow(monkeypatch, attempts=2)
+    rig = Rig(tmp_path, run, outcome_policy={"max_turns": "replace"})
     await rig.go(group_size=1)
     assert len(rig.requests) == 6 and len(rig.finished) == 3
 
@@ -122,10 +118,10 @@ async def test_an_outcome_that_is_always_replaced_ends_with_max_attempts(
 async def test_faults_of_an_earlier_process_count_towards_the_quarantine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", 1)
-    first = Rig(tmp_path, monkeypatch, lambda r: lost(r) if r.task.name == "b" else graded(r))
+    allow(monkeypatch, attempts=1)
+    first = Rig(tmp_path, lambda r: lost(r) if r.task.name == "b" else graded(r))
     before = [t for group in await first.go() for t in group.lost]
     assert len(before) == 3
-    rig = Rig(tmp_path, monkeypatch, graded)
+    rig = Rig(tmp_path, graded)
     again = Rollouts(rig.rollouts._settings.config, PolicySampler(), chat_template(), "run", faults=before * 2)
     assert again._quarantine.reasons == {"b": "infrastructure_error: no disk"}

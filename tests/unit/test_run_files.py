@@ -185,7 +185,7 @@ def test_run_name_that_exists_says_how_to_resume(tmp_path):
     assert run.batch("step", 12).name == "step_000012"
 
 
-def test_a_batch_and_an_evaluation_without_a_grade_have_no_reward(tmp_path, capsys):
+def test_a_batch_and_an_evaluation_without_a_grade_have_no_reward(capsys):
     empty = TrajectoryGroup("t", (), (trajectory(reward=None, turns=()),))
     for groups_P in ([], [empty]):
         row = eval_metrics(groups_P)

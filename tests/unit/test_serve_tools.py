@@ -105,7 +105,7 @@ async def test_anthropics_messages(stream: bool) -> None:
         assert last.content[0].text == "It is 42." and grows(client)
 
 
-async def test_a_call_that_cannot_be_read_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_call_that_cannot_be_read_is_text() -> None:
     tools: Any = [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
     async with served('<tool_call>\n{"name": ') as (url, _), openai.AsyncOpenAI(base_url=url, api_key=KEY) as api:
         chat = await api.chat.completions.create(

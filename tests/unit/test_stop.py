@@ -168,7 +168,7 @@ def _leave_at_once(process: "subprocess.Popen[str]") -> None:
     assert "stopped immediately; resume with: python -m src.train resume=X" in told
 
 
-def test_a_signal_that_was_ignored_before_stays_ignored(capsys, monkeypatch, tmp_path) -> None:
+def test_a_signal_that_was_ignored_before_stays_ignored(monkeypatch, tmp_path) -> None:
     """A shell starts its background jobs so; the script around us sends SIGTERM instead."""
     monkeypatch.chdir(tmp_path)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -118,6 +118,6 @@ Step 2/2 : RUN make
 """
 
 
-def test_a_build_that_fails_names_what_it_printed_last(tmp_path: Path) -> None:
+def test_a_build_that_fails_names_what_it_printed_last() -> None:
     assert why_not_built(BUILD) == "make: *** No targets. Stop. (Step 2/2 : RUN make)"
     assert why_not_built("cannot pull image x: not found") == "cannot pull image x: not found"

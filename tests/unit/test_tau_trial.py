@@ -311,7 +311,7 @@ def test_what_cannot_run_is_refused_before_anything_is_spent() -> None:
         VENUE.check(tasks, config(), chat_of(LLAMA), 1)
 
 
-def test_a_scripted_user_is_deterministic_and_ends(tmp_path: Path) -> None:
+def test_a_scripted_user_is_deterministic_and_ends() -> None:
     async def texts() -> list[str]:
         from harbortrainer.bundled.tau.domain import domain
 

@@ -3,7 +3,6 @@
 import ast
 import re
 from functools import cache
-from pathlib import Path
 
 from tests.conftest import ROOT
 
@@ -62,7 +61,7 @@ def test_docstrings_define_by_nouns() -> None:
     assert {path: words for path, words in found.items() if words} == {}
 
 
-def test_the_rules_see_both_sides(tmp_path: Path) -> None:
+def test_the_rules_see_both_sides() -> None:
     good = 'def f():\n    """Return it."""\nclass A:\n    """A thing."""\ndef g(x):\n    """`x`: a number."""'
     bad = 'def f():\n    """The thing."""\nclass A:\n    """Of a run."""'
     assert wrong(good) == [] and wrong(bad) == ["f: The thing.", "A: Of a run."]
