@@ -20,7 +20,7 @@ WORK = ROOT / ".state" / "cookbook"
 MODEL, PLAYER = "Qwen/Qwen3-8B", "Qwen/Qwen3.5-9B"
 ENVIRONMENT = "scripts/cookbook/environment.sh"
 RECIPES = "scripts/run_cookbook_recipes.sh"
-BY_DAY = ("dpo",)  # gradients of a loss of the client's, which no conformance test sends
+BY_DAY = ("math_rl_stream", "on_policy", "dpo")  # samples, a teacher's scores, gradients of a loss of the client's
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def did(output: str, names: Iterable[str]) -> None:
     assert sorted(lines) == sorted(names), output
 
 
-def test_a_recipe_comes_to_its_end(server_env: None, tmp_path: Path) -> None:
+def test_recipes_come_to_their_end(server_env: None, tmp_path: Path) -> None:
     install = (
         f"source scripts/lib/common.sh && source scripts/lib/python.sh && source {ENVIRONMENT} && ready_cookbook {WORK}"
     )
