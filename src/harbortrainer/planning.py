@@ -29,7 +29,6 @@ from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.model_file import SCRIPTED, model_of
 from harbortrainer.other_models.users import MOST_TOKENS
 from harbortrainer.policy.chat_template import ChatTemplate, Renderer
-from harbortrainer.rollout.gates import first_agents
 from harbortrainer.run.config_changes import same_workload, to_json
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
@@ -220,7 +219,7 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
     trained = _upto(None if segments is None else segments * context, work.training_places)
     scored = None if trained is None else trained * scored_share(config)
     parts = ((work.steps, work.training_places), (work.evaluations, work.evaluation_places))
-    waves = sum(n * math.ceil(places / n / first_agents(config)) for n, places in parts if n)
+    waves = sum(n * math.ceil(places / n / config.n_parallel_envs) for n, places in parts if n)
     return Forecast(
         trials=work.places,
         prompt=total(_upto(None if turns is None else turns * context, work.places), scored),
@@ -232,7 +231,7 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
         assumptions=(
             f"a trial takes max_turns={config.max_turns or 'no limit'}",
             f"a prompt has context_limit={context} tokens, an answer max_tokens={config.max_tokens}",
-            f"no trial is run again; wall time: {first_agents(config)} agents at once, no updates",
+            f"no trial is run again; wall time: {config.n_parallel_envs} agents at once, no updates",
         ),
         beside=_beside_limits(config, work),
     )

@@ -12,7 +12,6 @@ from harbortrainer.config import Config
 from harbortrainer.docker.checks.host import ServiceHost
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.gates import first_agents
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import RunParts, TrialRequest
 from harbortrainer.tasks.task import Task
@@ -106,7 +105,7 @@ class Rig:
         self.rollouts = Rollouts(
             config, PolicySampler(), chat_template(), "run", self.journal, faults=faults, venues=venues
         )
-        self.rollouts._gates.containers.resize(first_agents(config))  # none starts ahead
+        self.rollouts._gates.containers.resize(config.n_parallel_envs)  # none starts ahead
 
     async def go(
         self,

@@ -1,7 +1,7 @@
 """A run of an earlier version goes on: `earlier_run.tar.xz` is a folder that `recorded_run` left at commit b3e89d4e.
 
 Two of its steps were done, with settings that have other names now or none: `clip_low_threshold`, `advantage_baseline`,
-`quarantine_after`.
+`quarantine_after`, `n_parallel_envs=auto`.
 """
 
 import json
@@ -35,7 +35,8 @@ def test_its_settings_have_the_names_of_today(earlier: Path) -> None:
     history = ConfigHistory(RunDirectory(earlier), Config)
     [(step, config)] = history.configs()
     assert (step, config.loss_fn, config.clip_thresholds, config.advantage) == (0, "ppo", (0.85, 1.2), "leave_one_out")
-    assert [line.partition(" is ")[0] for line in history.removed] == ["quarantine_after=5"]
+    assert config.n_parallel_envs == 8
+    assert [line.partition(" is ")[0] for line in history.removed] == ["n_parallel_envs=auto", "quarantine_after=5"]
 
 
 async def test_it_goes_on_where_it_stopped(earlier: Path) -> None:

@@ -111,7 +111,7 @@ async def test_a_task_whose_first_prompt_is_too_long_is_left_out_at_once(
     assert {request.attempt for request in rig.requests} == {1} and {"replaced"}.isdisjoint(
         fate.split()[0] for _, fate in rig.journal.fates
     )
-    assert rig.finished == [f"s000004-p00-g0{member}" for member in range(3)]
+    assert sorted(rig.finished) == [f"s000004-p00-g0{member}" for member in range(3)]
     began = len(rig.requests)
     (again,) = await rig.go(tasks=TASKS[1:2])
     assert len(rig.requests) == began and again.lost[0].detail == why, "it is not tried again"

@@ -20,7 +20,6 @@ from harbortrainer.other_models.judge import Judge, open_judge
 from harbortrainer.other_models.users import Users
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.checkpoints import BEST, CheckpointLog, Keep, PolicyIdentity, check_identity
 from harbortrainer.run.config_changes import ConfigHistory, SettingChange, note, to_json
@@ -166,13 +165,12 @@ class Wiring[C: RunSettings]:
         return policy
 
     def rollouts(
-        self: "Wiring[Config]", run: RunDirectory, ledger: Ledger, most: int, past: Sequence[Trajectory] = ()
+        self: "Wiring[Config]", run: RunDirectory, ledger: Ledger, past: Sequence[Trajectory] = ()
     ) -> Rollouts:
-        """Make what runs the trials. `most`: agents at once; `past`: an earlier process's last faults in a row."""
+        """Make what runs the trials. `past`: an earlier process's last faults in a row."""
         return Rollouts(
             self.config, self.sampler, self.template, run_ids(run).run_id, ledger, self.stop, faults=past,
             observer=self.display.watcher, venues=self.outside.venues, judge=self.judge, users=self.users,
-            level=level_of(self.config, most, run.metrics),
         )  # fmt: skip
 
     async def parts(

@@ -1,6 +1,4 @@
-"""What the Docker daemon can carry: checks, once before a run, of version, disk, memory, CPUs, networks and tools; how
-many environments its machine has room for (`n_parallel_envs=auto`).
-"""
+"""What the Docker daemon can carry: checks, once before a run, of version, disk, memory, CPUs, networks and tools."""
 
 import os
 import resource
@@ -10,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import docker
@@ -33,10 +30,6 @@ MIN_FREE_BYTES = 2 * 1024**3
 DESCRIPTORS_BESIDE_ENVS = 256
 DESCRIPTORS_AN_ENV = 8
 BUSY_CPUS = 8  # times the daemon's: an agent's container mostly waits for the policy
-MEMORY_SHARE = 0.75  # of the machine's memory; the rest is for the daemon, this process, a server
-UNLIMITED_MB = 512  # what a task without memory_mb counts
-UNLIMITED_CPUS = 1.0
-MOST = 1000  # environments at once: a bridge has room for 1,023 containers
 _DEFAULT_NETWORKS = 31  # in the daemon's own address pools, the default bridge included
 _CLI_SEC = 30
 _MIB = 1024**2
@@ -44,7 +37,7 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class TaskNeeds:
-    """What one trial of a task needs; `cpus`, `memory_mb`: 0 = no limit; `beside_mb`: the agent's part of the memory.
+    """What one trial of a task needs; `cpus`, `memory_mb`: 0 = no limit;
 
     `networks`: how many compose makes. `buildkit`: the construct for which the CLI has to build, None = none.
     `isolated`: some phase must not reach every network.
@@ -58,7 +51,6 @@ class TaskNeeds:
     networks: int = 0
     buildkit: str | None = None
     isolated: bool = False
-    beside_mb: int = 0
 
 
 @dataclass(slots=True)
@@ -93,43 +85,6 @@ def check_docker(
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
     return findings.warnings + missing_note({task.name: lacking for task, lacking in missing_images(tasks).items()})
-
-
-def docker_capacity(
-    tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0
-) -> tuple[int, str]:
-    """Return the most environments of these tasks, and what bounds the number, in words. Blocking.
-
-    `beside_mb`: memory of an agent in the container. Raises EnvironmentFault without a daemon, UserError.
-    """
-    client = connect()
-    info = client.info()
-    needs = [task_needs(task, environment_kwargs, beside_mb) for task in tasks]
-    networks = None
-    if any(task.networks for task in needs):
-        bridges = len(client.networks(filters={"driver": "bridge"}))
-        networks = networks_left(info.get("DefaultAddressPools") or (), bridges)
-    return capacity(needs, info["MemTotal"], info["NCPU"], resource.getrlimit(resource.RLIMIT_NOFILE)[1], networks)
-
-
-def capacity(
-    needs: Sequence[TaskNeeds], memory: int, cpus: int, files: int, networks: int | None = None
-) -> tuple[int, str]:
-    """`memory`: bytes; `files`: the hard limit on open files; `networks`: that Docker has addresses for."""
-    have = int(MEMORY_SHARE * memory / _MIB)
-    each = fmean([task.memory_mb or UNLIMITED_MB + task.beside_mb for task in needs] or [UNLIMITED_MB])
-    of_cpu = fmean([task.cpus or UNLIMITED_CPUS for task in needs] or [UNLIMITED_CPUS])
-    bounds = [
-        (MOST, "containers of a network"),
-        (int(have / each), f"memory: {have} MiB for environments of {each:.0f} MiB"),
-        (int(BUSY_CPUS * cpus / of_cpu), f"processors: {BUSY_CPUS} x {cpus}, for environments of {of_cpu:.1f}"),
-    ]
-    if files != resource.RLIM_INFINITY:
-        bounds.append(((files - DESCRIPTORS_BESIDE_ENVS) // DESCRIPTORS_AN_ENV, f"open files: {files}"))
-    if networks is not None and (of_task := max(task.networks for task in needs)):
-        bounds.append((networks // of_task, f"networks of compose tasks: {networks} left"))
-    least, why = min(bounds, key=lambda bound: bound[0])
-    return max(1, least), why
 
 
 def connect() -> docker.APIClient:
@@ -325,10 +280,8 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
     )
     cpus = _override(environment_kwargs, "override_cpus") or own_cpus
     memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, others)
-    return TaskNeeds(
-        task_dir.name, task_dir, cpus, int(memory), compose, networks, buildkit=buildkit, isolated=isolated,
-        beside_mb=beside_mb,
-    )  # fmt: skip
+    name = task_dir.name
+    return TaskNeeds(name, task_dir, cpus, int(memory), compose, networks, buildkit=buildkit, isolated=isolated)
 
 
 def _stated_needs(task_dir: Path) -> list[Any]:
