@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -34,9 +34,7 @@ def lost(request: TrialRequest, outcome: Outcome = Outcome.INFRASTRUCTURE_ERROR,
 
 
 class FakeJournal:
-    """Notes what it is told; `stored`: the trials that are on disk by then. `known`: quarantined before."""
-
-    known: ClassVar[dict[str, str]] = {}
+    """Notes what it is told; `stored`: the trials that are on disk by then."""
 
     def __init__(self, stored: list[str]) -> None:
         self.started_trials: list[tuple[str, str]] = []
@@ -44,7 +42,7 @@ class FakeJournal:
         self.stored_first = True
         self.ended_before: dict[str, tuple[int, int]] = {}
         self._stored = stored
-        self.quarantined = dict(self.known)
+        self.quarantined = dict[str, str]()
 
     def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
         self.started_trials.append((trial_name, task_name))

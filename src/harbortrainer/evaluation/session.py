@@ -230,7 +230,8 @@ async def _run(
     plan: EvalPlan, run: RunDirectory, solutions: Solutions, wiring: Wiring[Config]
 ) -> list[list[results.TaskResult]]:
     """Results of each policy, in order."""
-    ledger, display, template = Ledger(run.ledger), wiring.display, wiring.template
+    config, display, template = wiring.config, wiring.display, wiring.template
+    ledger = Ledger(run.ledger, context_limit=config.context_limit)
     if plan.args.retry_ungraded:  # trials of quarantined tasks too: faults have left them ungraded
         ledger.quarantined.clear()
     found: list[list[results.TaskResult]] = []

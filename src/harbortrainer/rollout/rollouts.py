@@ -22,7 +22,7 @@ from harbortrainer.learning.trajectory import (
     TrialName,
     group_trajectories,
 )
-from harbortrainer.learning.treatment import DEFAULT, UNFIT, outcome_policy
+from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.model_api.gate import check_agents
 from harbortrainer.other_models.judge import Judge
 from harbortrainer.other_models.users import Users
@@ -102,15 +102,9 @@ class Rollouts:
         self._settings = RunParts(config, sampler, template, run_id, gates=gates, observer=observer, users=users)
         self._rooms = _Rooms(self._settings, venues)
         self._policy = outcome_policy(config.outcome_policy)
-        fits = f" context_limit is {config.context_limit}"  # a continued run may have another than before
-
-        def holds(why: str) -> bool:
-            return UNFIT not in why or why.endswith(fits)
-
-        self._quarantine = Quarantine({task: why for task, why in journal.quarantined.items() if holds(why)})
+        self._quarantine = Quarantine(journal.quarantined)
         for fault in faults:
-            if holds(fault.detail):
-                self._quarantine.note(fault)
+            self._quarantine.note(fault)
         self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop, judge)
         self._graded = False  # whether any trial of this run was
 

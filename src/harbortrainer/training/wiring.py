@@ -123,7 +123,7 @@ class Wiring[C: RunSettings]:
         self.display.say(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
         stop.resume_hint = f"finished work is saved, resume with: {run.resume}"
         budget = Budget(config, plan.pricing)
-        ledger = Ledger(run.ledger, budget.count)
+        ledger = Ledger(run.ledger, budget.count, config.context_limit)
         budget.on_cap(stop.request_soon)
         self.display.spent = budget.brief
         stop.limit_spending(budget.over)
