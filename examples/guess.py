@@ -38,9 +38,6 @@ class GuessVenue:
     def check(self, tasks: Sequence[Task], config: Config, template: Any, n_trials: int) -> list[str]:
         return []
 
-    def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
-        return 1000, "games at once"
-
     def room(self, run: RunParts) -> "GuessRoom":
         return GuessRoom(run)
 

@@ -143,7 +143,7 @@ async def opened(config: Config, outside: Outside) -> AsyncGenerator[Parts]:
     tasks = load_sources(find_sources(config.tasks_dir), config.tasks_include, config.tasks_exclude)
     train, held_out = split_tasks(tasks, config.eval_split, config.eval_tasks, config.seed, config.allow_family_overlap)
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
-    notes, _ = await asyncio.to_thread(checked_venues, tasks, config, template, outside.venues)
+    notes = await asyncio.to_thread(checked_venues, tasks, config, template, outside.venues)
     backend = await outside.connect(config)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(backend.close, done=True)

@@ -22,7 +22,6 @@ from harbortrainer.learning.batch import assemble
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, group_trajectories
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.gates import first_agents
 from harbortrainer.run.metrics import outcome_metrics, turn_metrics
 from harbortrainer.training.outside import Outside
 from harbortrainer.training.update import Updater
@@ -64,7 +63,7 @@ class Simulation:
         self._config, self._policy = config, policy
         self._sampler = PolicySampler(powers_of_two=kind_of(config).answers_of_powers)
         self._template = ChatTemplate.load(config.model_name, False)
-        self._slots = asyncio.Semaphore(first_agents(config))
+        self._slots = asyncio.Semaphore(config.n_parallel_envs)
 
     async def publish(self, step: int) -> None:
         self._sampler.publish(await self._policy.publish(step), step)

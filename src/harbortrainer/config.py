@@ -129,9 +129,7 @@ class TrialSettings(ModelSettings):
     )
 
     # -- environments
-    n_parallel_envs: int | Auto = field(
-        8, "agents, and verifiers, that run at once; auto = as many as raise tokens a second", check=ABOVE_0_OR_AUTO
-    )
+    n_parallel_envs: int = field(8, "agents, and verifiers, that run at once", check=ABOVE_0)
     images: str | None = field(
         None,
         "REGISTRY/PREFIX that task images are pulled from, and pushed to once made; None = each machine makes them",

@@ -6,9 +6,10 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from rich.table import Table
 
@@ -19,15 +20,15 @@ from harbortrainer.budget.account import BESIDE, Account, Spending
 from harbortrainer.budget.budget import Budget, no_price
 from harbortrainer.budget.forecast import Amount, Forecast, total
 from harbortrainer.cli.output import give_json, wide_console
-from harbortrainer.config import SETTINGS, Config
-from harbortrainer.durable.facts import unchanging
+from harbortrainer.config import SETTINGS, Config, ToolFormat
+from harbortrainer.durable.facts import fact, unchanging
 from harbortrainer.durable.files import read_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.model_file import SCRIPTED, model_of
 from harbortrainer.other_models.users import MOST_TOKENS
-from harbortrainer.rollout.gates import first_agents
+from harbortrainer.policy.chat_template import ChatTemplate, Renderer
 from harbortrainer.run.config_changes import same_workload, to_json
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.tasks.split import SPLIT_FILE
@@ -76,7 +77,7 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
 
     Raises UserError for whatever would stop the run at its start, and when `json_file` cannot be written.
     """
-    outside = outside or Outside()
+    outside = outside or Outside(load_template=cast(Any, KnownTemplate))
     with unchanging():
         prepared = await prepare(config, outside)
     plan = prepared.plan
@@ -105,6 +106,29 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
     if not give_json(json.dumps(found, indent=2, default=asdict), json_file):
         _show(plan, work, forecast, notes)
     return 0
+
+
+class KnownTemplate:
+    """A model's chat template, of which a folder's files tell the digest; loaded where they are new, or more is asked.
+
+    Loading imports transformers, which takes longer than all else in a plan.
+    """
+
+    def __init__(self, model_name: str, enable_thinking: bool, tool_format: ToolFormat) -> None:
+        self._named = model_name, enable_thinking, tool_format
+        folder = Path(model_name).expanduser().resolve()
+        if enable_thinking or not folder.is_dir():  # which may warn, or is not here
+            self.renderer = self._loaded.renderer
+        else:
+            known = fact(folder, f"renderer {tool_format}", lambda: asdict(self._loaded.renderer))
+            self.renderer = Renderer(**known)
+
+    @cached_property
+    def _loaded(self) -> ChatTemplate:
+        return ChatTemplate.load(*self._named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loaded, name)
 
 
 def remaining_work(plan: RunPlan, records: Sequence[Mapping[str, Any]], waiting: int) -> RemainingWork:
@@ -195,7 +219,7 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
     trained = _upto(None if segments is None else segments * context, work.training_places)
     scored = None if trained is None else trained * scored_share(config)
     parts = ((work.steps, work.training_places), (work.evaluations, work.evaluation_places))
-    waves = sum(n * math.ceil(places / n / first_agents(config)) for n, places in parts if n)
+    waves = sum(n * math.ceil(places / n / config.n_parallel_envs) for n, places in parts if n)
     return Forecast(
         trials=work.places,
         prompt=total(_upto(None if turns is None else turns * context, work.places), scored),
@@ -207,7 +231,7 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
         assumptions=(
             f"a trial takes max_turns={config.max_turns or 'no limit'}",
             f"a prompt has context_limit={context} tokens, an answer max_tokens={config.max_tokens}",
-            f"no trial is run again; wall time: {first_agents(config)} agents at once, no updates",
+            f"no trial is run again; wall time: {config.n_parallel_envs} agents at once, no updates",
         ),
         beside=_beside_limits(config, work),
     )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import chz
 
 from harbortrainer.cli.arguments import validate
+from harbortrainer.cli.start import load_late
 from harbortrainer.config import FIELDS, Config
 from harbortrainer.errors import UserError
 from harbortrainer.run.config_changes import read_run_arguments
@@ -38,6 +39,7 @@ def checked(argv: Sequence[str]) -> TrainArgs:
 async def train(args: TrainArgs, stop: Stop) -> int:
     """Exit status of the run, or of its plan. The imports take seconds, so they follow the check of the arguments."""
     if args.dry_run:
+        load_late("tinker")
         from harbortrainer.planning import dry_run
 
         return await dry_run(args.config, args.json)

@@ -5,6 +5,7 @@ Endings: test_agent_endings.py.
 
 import asyncio
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from harbortrainer.docker.box.relay import Relay
 from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome
+from harbortrainer.learning.treatment import UNFIT
 from harbortrainer.venues.harbor import agent_session
 from harbortrainer.venues.harbor.program import MOUNT, PORT, PYTHONS
 from tests.conftest import ROOT
@@ -98,11 +100,10 @@ async def test_a_policy_that_deletes_the_relays_python_between_steps_loses_its_t
     assert "has no python3" in trajectory.detail and len(trajectory.turns) == 2
 
 
-async def test_an_agent_whose_first_prompt_fills_the_context_is_refused_with_the_number(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"first prompt has \d{4} tokens of context_limit=5000; give at least context_l"
-    ):
-        await run(tmp_path, "mini-swe-agent", solves, context_limit=5000, max_tokens=500)
+async def test_an_agent_whose_first_prompt_fills_half_of_the_context_samples_nothing(tmp_path: Path) -> None:
+    ended = (await run(tmp_path, "mini-swe-agent", solves, context_limit=5000, max_tokens=500)).trajectory
+    assert (ended.outcome, ended.turns) == (Outcome.INFRASTRUCTURE_ERROR, ())
+    assert re.fullmatch(rf"{UNFIT}the prompt has \d{{4}} tokens, more than 50% of context_limit=5000", ended.detail)
 
 
 async def test_a_trainer_that_is_not_root_reaches_its_agent_through_a_relay(

@@ -23,7 +23,7 @@ async def test_an_image_that_cannot_be_pulled_is_built_from_its_dockerfile(tmp_p
     task = write_task(tmp_path / "named", dockerfile=f"{BASE}ENV MARK={tmp_path}\n", toml=NAMED)
     bare = write_task(tmp_path / "bare", dockerfile=None, toml=NAMED)
     assert [*missing_images([task, bare]).values()] == ["to pull", "to pull"]
-    assert check_docker([task, bare], 1, {})[-1] == "task images that are missing here: 2 to pull (named, bare)"
+    assert check_docker([task, bare], 1, {})[-1] == "tasks whose images are missing here: 2 to pull (named, bare)"
     with pytest.raises(images.ImageError, match=f"^cannot pull image {NOWHERE}: [^\n]*$"):
         await prepare_images([bare])
     with pytest.raises(images.ImageError, match=f"^cannot pull image {NOWHERE}: [^\n]*$"):

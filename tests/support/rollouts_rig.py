@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -12,7 +12,6 @@ from harbortrainer.config import Config
 from harbortrainer.docker.checks.host import ServiceHost
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.gates import first_agents
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import RunParts, TrialRequest
 from harbortrainer.tasks.task import Task
@@ -42,9 +41,7 @@ def allow(monkeypatch: pytest.MonkeyPatch, *, attempts: int, faults: int | None 
 
 
 class FakeJournal:
-    """Notes what it is told; `stored`: the trials that are on disk by then. `known`: quarantined before."""
-
-    known: ClassVar[dict[str, str]] = {}
+    """Notes what it is told; `stored`: the trials that are on disk by then."""
 
     def __init__(self, stored: list[str]) -> None:
         self.started_trials: list[tuple[str, str]] = []
@@ -52,7 +49,7 @@ class FakeJournal:
         self.stored_first = True
         self.ended_before: dict[str, tuple[int, int]] = {}
         self._stored = stored
-        self.quarantined = dict(self.known)
+        self.quarantined = dict[str, str]()
 
     def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
         self.started_trials.append((trial_name, task_name))
@@ -111,7 +108,7 @@ class Rig:
         self.rollouts = Rollouts(
             config, PolicySampler(), chat_template(), "run", self.journal, faults=faults, venues=venues
         )
-        self.rollouts._gates.containers.resize(first_agents(config))  # none starts ahead
+        self.rollouts._gates.containers.resize(config.n_parallel_envs)  # none starts ahead
 
     async def go(
         self,

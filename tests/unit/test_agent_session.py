@@ -115,8 +115,6 @@ async def test_an_agent_that_got_a_title_and_no_answer_of_its_own_never_asked() 
     why = r"the prompt has \d{4,5} tokens and context_limit is 2000"
     words = f"the first prompt leaves no room for an answer: {why}"
     assert re.fullmatch(words, detail)
-    with pytest.raises(UserError, match=f"^agent=codex: context_limit=2000: {words}; raise context_limit$"):
-        ended.check_first_prompt("codex")
 
 
 class Harbors(BaseInstalledAgent):

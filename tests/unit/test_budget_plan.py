@@ -83,17 +83,6 @@ async def test_the_first_plan_has_bounds_from_the_limits_and_says_so(
     assert "http://here:1 answers" in out and "\x1b" not in out
 
 
-async def test_a_plan_with_agents_that_follow_the_tokens_counts_those_of_the_start(
-    planner: Planner, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fixed = await planner.plan("n_parallel_envs=8")
-    capsys.readouterr()
-    found = await planner.plan("n_parallel_envs=auto")
-    assert found["forecast"]["wall_sec"] == fixed["forecast"]["wall_sec"]
-    out = " ".join(capsys.readouterr().out.split())
-    assert "8 agents at once, no updates" in out and "n_parallel_envs=auto: 8 agents at once at first, at most" in out
-
-
 async def test_a_plan_after_a_run_has_the_mean_of_its_batches(
     planner: Planner, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,7 +91,7 @@ def test_remarks_on_images_have_a_kind_and_name_the_task() -> None:
 
 def test_missing_images_are_counted_and_named() -> None:
     missing = dict.fromkeys("abcd", "to pull") | {"e": "", "f": "to build"}
-    assert missing_note(missing) == ["task images that are missing here: 4 to pull (a, b, c, …), 1 to build (f)"]
+    assert missing_note(missing) == ["tasks whose images are missing here: 4 to pull (a, b, c, …), 1 to build (f)"]
     assert missing_note({"e": ""}) == missing_note({}) == []
 
 

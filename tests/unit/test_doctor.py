@@ -16,8 +16,8 @@ from harbortrainer.cli.main import main
         (["clean", "remov=true"], "remov: no such field; did you mean remove?"),
         (["clean", "images_older_than_days=0"], "images_older_than_days=0.0: must be 1 or more, or None"),
         (["docker", "tasks_dir=no/such"], "tasks_dir: no/such is not a folder"),
-        (["docker", "n_parallel_envs=0"], "n_parallel_envs=0: must be above 0, or auto"),
-        (["docker", "n_parallel_envs=many"], "n_parallel_envs=many: must be a whole number or auto"),
+        (["docker", "n_parallel_envs=0"], "n_parallel_envs=0: must be above 0"),
+        (["docker", "n_parallel_envs=many"], "n_parallel_envs=many: must be a whole number"),
     ],
 )
 def test_a_mistake_is_one_line(argv, words, capsys, monkeypatch, tmp_path):

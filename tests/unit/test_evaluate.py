@@ -59,14 +59,6 @@ def test_nothing_finished_is_run_again_and_the_numbers_stay(run, recorder, tmp_p
     assert (tmp_path / "out" / "evaluation.json").read_bytes() == before
 
 
-def test_agents_at_once_can_follow_the_tokens(run, recorder, tmp_path, capsys):
-    assert run("n_parallel_envs=auto") == 0
-    assert "n_parallel_envs=auto: 8 agents at once at first, at most" in capsys.readouterr().out
-    assert len(recorder.kinds("trial")) == 8
-    with pytest.raises(UserError, match="n_parallel_envs=some: must be a whole number or auto"):
-        parse(["n_parallel_envs=some"])
-
-
 def test_a_fault_is_no_failure_of_the_policy(run, recorder, tmp_path, capsys):
     assert run() == 0
     folder = tmp_path / "out" / "trajectories" / "eval_000000"

@@ -391,3 +391,15 @@ async def test_an_unreadable_call_is_text_and_its_echo_continues() -> None:
     assert reply.text == broken and not reply.calls and exchange.stats["parse_failures"] == 1
     await exchange.say([*asked, echo(reply), user("no call")], TOOLS)
     assert exchange.stats["wire_segments"] == 1
+
+
+async def test_an_agents_first_prompt_may_take_its_share_of_the_context_and_later_ones_more() -> None:
+    exchange, client = exchange_of(["A title", "one", "two"], context_limit=2000, first_share=0.5)
+    await exchange.say([user("Title for: q")])
+    with pytest.raises(Over, match=r"the prompt has 1\d{3} tokens, more than 50% of context_limit=2000"):
+        await exchange.say([SYSTEM, user("word " * 200)], TOOLS)
+    assert exchange.full and exchange.over == "context_length" and len(client.requests) == 1
+    exchange, client = exchange_of(["one", "two"], context_limit=2000, first_share=0.5)
+    first = await exchange.say([SYSTEM, user("q")], TOOLS)
+    await exchange.say([SYSTEM, user("q"), echo(first), user("word " * 200)], TOOLS)
+    assert len(client.requests) == 2

@@ -184,7 +184,6 @@ def naming_plugins(folder: Path, parts: Mapping[str, str]) -> set[tuple[str, str
 
 def test_no_module_names_a_part_that_is_found_by_its_entry_point() -> None:
     assert naming_plugins(PACKAGE, plugged_in()) == {
-        ("doctor.docker", "venues.harbor.venue"),  # what a command is about
         ("doctor.hosts", "venues.harbor.venue"),  # the command `doctor hosts` is about this kind of hosts alone
         ("doctor.hosts", "bundled.hosts.ray_cluster"),
         ("bundled.hosts.ray_cluster", "venues.harbor.venue"),  # each host runs trials as one machine does

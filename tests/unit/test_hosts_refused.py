@@ -157,7 +157,6 @@ def test_a_task_arrives_with_the_modes_of_its_files(tmp_path: Path) -> None:
             {"environment_type": "daytona"},
             "environment_type=daytona: a sandbox service needs no hosts; leave hosts out",
         ),
-        ({"n_parallel_envs": "auto"}, "n_parallel_envs=auto: with hosts give a number, which holds for each host"),
         ({"max_steps_off_policy": 1}, "max_steps_off_policy=1: hosts sample the weights published last and no others"),
         (
             {"backend": "skyrl-tx", "skyrl_tx_url": "http://localhost:8000"},

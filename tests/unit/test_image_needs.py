@@ -28,3 +28,11 @@ def test_bytes_and_hours_come_from_images_that_were_made_here(tmp_path: Path, mo
     ]
     monkeypatch.setattr(needs, "missing_images", lambda tasks: dict.fromkeys(tasks, ""))
     assert needs.needs_note(tasks, 2, 4) == []
+
+
+def test_tasks_that_share_an_image_count_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tasks = [write_task(tmp_path / f"t{n}", dockerfile=f"{BASE}RUN some {n % 2}\n") for n in range(6)]
+    monkeypatch.setattr(needs, "missing_images", lambda tasks: dict.fromkeys(tasks, "to build"))
+    [line] = needs.needs_note(tasks, 2, 4)
+    assert line.startswith("task images: 2 for 6 tasks, of 3 different steps, 2 missing; ")

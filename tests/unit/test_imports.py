@@ -1,8 +1,10 @@
 """What a process imports for what it does. A new process takes a second: one does everything, the lightest first."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +72,30 @@ def test_tau2_is_imported_only_for_its_tasks_and_quietly(modules: dict[str, set[
     assert modules["folders"].isdisjoint({"tau2", "loguru"})
     assert "tau2" in modules["tau"]
     assert modules["tau"].isdisjoint({"litellm", "pandas"}), "the domains need neither"
+
+
+PLAN = """
+import sys
+from harbortrainer.cli.main import main
+from harbortrainer.docker.checks.host import DockerHost
+DockerHost.check = DockerHost.needs = staticmethod(lambda *_: [])  # what a daemon says is not asked here
+assert main(["train", "backend=skyrl-tx", "skyrl_tx_url=http://127.0.0.1:9", *sys.argv[1:], "--dry-run"]) == 0
+print({"tinker.types", "transformers"} & {*sys.modules})
+"""
+
+
+def test_a_plan_of_a_known_model_imports_neither_the_sdk_nor_transformers(tmp_path: Path) -> None:
+    words = [f"model_name={ROOT / 'models/quickstart'}", f"tasks_dir={ROOT / 'datasets/quickstart'}"]
+
+    def imported() -> str:
+        program = [sys.executable, "-c", PLAN, *words, f"logs_dir={tmp_path}"]
+        env = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+        done = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()[-1]
+
+    assert "transformers" in imported()
+    assert imported() == "set()"
+    words[0] = f"model_name={tmp_path / 'none'}"
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        imported()
+    assert f"error: model_name: no tokenizer for '{tmp_path / 'none'}'" in failed.value.stderr

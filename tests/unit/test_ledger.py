@@ -14,6 +14,7 @@ from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
+from harbortrainer.learning.treatment import UNFIT
 from harbortrainer.report.trials import read_trials
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import write_trajectory
@@ -185,6 +186,19 @@ def test_a_batch_that_was_trained_on_is_settled(tmp_path: Path) -> None:
     again.resumed(0)
     assert list(again.reusable("step", stored)) == [B, A, f"{C}-a3"], "graded ones first"
     assert list(again.reusable("eval", stored)) == [B]
+
+
+def test_a_prompt_that_was_too_long_for_another_context_counts_no_more(tmp_path: Path) -> None:
+    path, detail = tmp_path / "ledger.jsonl", f"{UNFIT}the prompt has 31990 tokens and the context 32000"
+    lost = Trajectory("t", A, (), None, Outcome.INFRASTRUCTURE_ERROR, detail)
+    first = Ledger(path, context_limit=32000)
+    first.started(A, "t", 1)
+    first.ended(lost, "quarantined")
+    assert first.quarantined == {"t": f"infrastructure_error: {detail}"}
+    for limit, out in ((32000, 1), (16000, 0), (64000, 0), (0, 1)):
+        ledger = Ledger(path, context_limit=limit)
+        assert (len(ledger.quarantined), len(ledger.faults_in_a_row)) == (out, out)
+        assert ledger.counts["quarantined"] == 1, "it is a trial of the run all the same"
 
 
 def test_quarantined_tasks_stay_so(tmp_path: Path) -> None:

@@ -102,13 +102,6 @@ def test_tokens_a_second_are_those_of_the_batch(state: RunState, time: Clock) ->
         assert any(shown in line for line in lines(state))
 
 
-def test_the_number_of_agents_at_once_is_shown_with_its_reason(state: RunState) -> None:
-    state.begin(True, 48, "step 1: sampling")
-    assert "agents at once" not in "\n".join(lines(state))
-    state.limited(32, "answers take longer")
-    assert "32 agents at once  (answers take longer)" in "\n".join(lines(state))
-
-
 def test_each_hosts_trials_and_places_are_shown_and_many_are_summed(state: RunState) -> None:
     assert not any(line.startswith("hosts") for line in lines(state))
     state.hosts({"10.0.0.2": (3, 4), "10.0.0.3": (0, 4)}, 1)

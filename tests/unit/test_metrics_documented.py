@@ -32,7 +32,7 @@ RUNS = (
     ("outcome_policy.completed=0",),
     ("eval_split=0.25", "max_steps=1"),
     ("observation_loss_coef=0.05", "loss_fn=dppo", "eval_split=0.25", "max_steps=1"),
-    ("max_steps_off_policy=1", "oversample_max=1", "max_steps=2", "n_parallel_envs=auto"),
+    ("max_steps_off_policy=1", "oversample_max=1", "max_steps=2"),
 )
 TURN = Turn(0, (1,), (2,), (-0.5,), 0)
 CALLED = {"tool_calls": 1.0, "tool_fallbacks": 0.0, "tool_bare": 0.0}

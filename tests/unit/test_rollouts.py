@@ -16,7 +16,7 @@ from harbortrainer.learning.treatment import UNFIT, unfit
 from harbortrainer.rollout.quarantine import SAMPLING
 from harbortrainer.rollout.venue import TrialRequest
 from harbortrainer.tasks.task import Task
-from tests.support.rollouts_rig import TASKS, TURN, FakeJournal, Rig, allow, graded, lost
+from tests.support.rollouts_rig import TASKS, TURN, Rig, allow, graded, lost
 
 
 async def test_groups_in_order_of_tasks_under_one_limit(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_a_task_whose_first_prompt_is_too_long_is_left_out_at_once(tmp_pat
     assert {request.attempt for request in rig.requests} == {1} and {"replaced"}.isdisjoint(
         fate.split()[0] for _, fate in rig.journal.fates
     )
-    assert rig.finished == [f"s000004-p00-g0{member}" for member in range(3)]
+    assert sorted(rig.finished) == [f"s000004-p00-g0{member}" for member in range(3)]
     began = len(rig.requests)
     (again,) = await rig.go(tasks=TASKS[1:2])
     assert len(rig.requests) == began and again.lost[0].detail == why, "it is not tried again"
@@ -131,18 +131,6 @@ async def test_a_context_that_is_too_small_for_a_third_of_the_first_tasks_ends_t
             "tasks_exclude",
             last,
         )
-
-
-@pytest.mark.parametrize(("limit", "runs"), [(32000, False), (16000, True)])
-async def test_a_continued_run_with_another_context_limit_tries_long_prompts_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, runs: bool
-) -> None:
-    detail = f"{UNFIT}the prompt has 31990 tokens and context_limit is 32000"
-    fault = Trajectory("b", "s000000-p01-g00", (), None, Outcome.INFRASTRUCTURE_ERROR, detail)
-    monkeypatch.setattr(FakeJournal, "known", {"b": f"infrastructure_error: {detail}"})
-    rig = Rig(tmp_path, graded, faults=[fault], context_limit=limit)
-    groups = await rig.go(tasks=TASKS[:2])
-    assert [bool(group.trajectories_G) for group in groups] == [True, runs]
 
 
 async def test_a_batch_of_one_bad_task_stops_the_run_only_when_nothing_ever_worked(tmp_path: Path) -> None:

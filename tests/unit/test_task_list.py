@@ -59,7 +59,7 @@ def test_a_list_names_missing_images_and_does_without_docker(
         commands, "missing_images", lambda tasks: {t: "to pull" if t.name == "short" else "" for t in tasks}
     )
     assert main(["tasks", "list", str(tmp_path / "set")]) == 0
-    assert capsys.readouterr().out.endswith("families\ntask images that are missing here: 1 to pull (short)\n")
+    assert capsys.readouterr().out.endswith("families\ntasks whose images are missing here: 1 to pull (short)\n")
     assert main(["tasks", "list", str(tmp_path / "set"), "--json"]) == 0
     assert [row["image"] for row in json.loads(capsys.readouterr().out)] == ["", "to pull"]
     monkeypatch.setattr(commands, "missing_images", missing_images)

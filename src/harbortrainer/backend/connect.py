@@ -1,5 +1,7 @@
 """Connects to a Tinker API: checks URL, key, health and model. Every failure is one line with its fix."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import logging

@@ -1,5 +1,7 @@
 """Builds the datums of a step, and checks them and the server's answers: it accepts malformed datums silently."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 

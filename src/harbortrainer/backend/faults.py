@@ -6,14 +6,9 @@ from collections.abc import Awaitable
 
 import httpx
 import tinker
-from tinker.lib.retryable_exception import RetryableException
 
 from harbortrainer.errors import BackendError, ServerLost, one_line, raised_here
 
-# The SDK raises its own errors, and ValueError for failed futures.
-SDK_ERRORS = (tinker.TinkerError, RetryableException, httpx.HTTPError, ValueError, ConnectionError)
-
-GONE = (tinker.APIConnectionError, tinker.InternalServerError, httpx.TransportError, ConnectionError)
 FORGOTTEN = re.compile(  # by a restart, or with the session
     r"Model \S+ not loaded|[Mm]odel \S+ is not loaded|(?:Model|Future) not found"
     r"|[Ss]ession (?:\S+ )?(?:not found|does not exist|expired|has finished)"
@@ -73,13 +68,20 @@ HINTS = (
 )
 
 
+def sdk_errors() -> tuple[type[Exception], ...]:
+    """Return what the SDK raises: errors of its own, and ValueError for failed futures."""
+    from tinker.lib.retryable_exception import RetryableException
+
+    return tinker.TinkerError, RetryableException, httpx.HTTPError, ValueError, ConnectionError
+
+
 async def awaited[T](what: str, work: Awaitable[T], limit_sec: float) -> T:
     """Await an SDK call. Raises BackendError naming the call and the fix; ServerLost if a restored state may help."""
     try:
         return await asyncio.wait_for(work, limit_sec)
     except TimeoutError:
         raise ServerLost(f"{what}: no answer within {limit_sec:.0f} s; look at the server's log, then resume") from None
-    except SDK_ERRORS as error:
+    except sdk_errors() as error:
         if isinstance(error, ValueError) and raised_here(error):  # a bug in this package
             raise
         kind = ServerLost if _lost(error) else BackendError
@@ -88,7 +90,8 @@ async def awaited[T](what: str, work: Awaitable[T], limit_sec: float) -> T:
 
 def _lost(error: BaseException) -> bool:
     """Whether the server is at fault, not the request."""
-    return isinstance(error, GONE) or forgotten(error)
+    gone = (tinker.APIConnectionError, tinker.InternalServerError, httpx.TransportError, ConnectionError)
+    return isinstance(error, gone) or forgotten(error)
 
 
 def forgotten(error: BaseException) -> bool:

@@ -1,5 +1,7 @@
 """The trained adapter: creates, updates, publishes, saves, restores and frees it, alike on every Tinker API."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import secrets
@@ -22,7 +24,7 @@ from harbortrainer.backend.datum import (
     metric_name,
     trained_logprobs,
 )
-from harbortrainer.backend.faults import SDK_ERRORS, forgotten, no_weights
+from harbortrainer.backend.faults import forgotten, no_weights, sdk_errors
 from harbortrainer.backend.own_loss import OwnLoss
 from harbortrainer.backend.saved_weights import SavedWeights
 from harbortrainer.backend.scores import scores
@@ -92,7 +94,7 @@ class PolicyTrainer:
         self._steps: float | None = None  # optimizer steps, as the server counts them
 
     @classmethod
-    async def create(cls, backend: Backend, config: RunSettings, start: SavedState | None = None) -> "PolicyTrainer":
+    async def create(cls, backend: Backend, config: RunSettings, start: SavedState | None = None) -> PolicyTrainer:
         """Return a new adapter: with the weights of `start`, else fresh in attention and MLP layers, from the seed.
 
         Raises UserError when `start` has another model or rank, WeightsGone when the server does not have it,
@@ -103,7 +105,7 @@ class PolicyTrainer:
     @classmethod
     async def restore(
         cls, backend: Backend, config: RunSettings, path: str, start: SavedState | None = None
-    ) -> "PolicyTrainer":
+    ) -> PolicyTrainer:
         """Return adapter and optimizer state saved under `path`; `start`: as `create` has it, for `reload`.
 
         Raises UserError for another model or rank, WeightsGone when the server does not have them, BackendError.
@@ -181,7 +183,7 @@ class PolicyTrainer:
         return [trained_logprobs(s, o) for s, o in zip(sequences_D, output.loss_fn_outputs, strict=True)]
 
     async def held_out_logprobs(
-        self, sequences_D: Sequence[TrainingSequence], sampler: "Published | None"
+        self, sequences_D: Sequence[TrainingSequence], sampler: Published | None
     ) -> list[np.ndarray] | None:
         """Get same under published weights (None = the newest). None: the server gives no logprobs of given tokens."""
         client = (sampler or self.newest()[0]).client
@@ -191,7 +193,7 @@ class PolicyTrainer:
     def _datums(self, sequences_D: Sequence[TrainingSequence], loss_fn: str) -> list[tinker.Datum]:
         return build_datums(sequences_D, loss_fn, self._backend.contract, self._vocab_size, self._max_context)
 
-    async def publish(self, step: int) -> "Published":
+    async def publish(self, step: int) -> Published:
         """Return a sampler of the current weights. Earlier ones stay until `retire`."""
         name = f"sampler-{self._run}-{step:06d}"
         saving = self._client.save_weights_for_sampler(name)
@@ -211,19 +213,19 @@ class PolicyTrainer:
             if step not in in_use:
                 self.discard(self._samplers.pop(step))
 
-    def newest(self) -> "tuple[Published, str]":
+    def newest(self) -> tuple[Published, str]:
         """Return the sampler published last, and the path of its weights."""
         assert self._published is not None
         return self._published, [*self._samplers.values()][-1]
 
-    async def sampler_at(self, path: str) -> "Published | None":
+    async def sampler_at(self, path: str) -> Published | None:
         """Return a sampler of weights that an earlier process published;
 
         None when the server does not have them any more.
         """
         return await self._sampling(path) if await self.saved.has(path) else None
 
-    async def _sampling(self, path: str) -> "Published":
+    async def _sampling(self, path: str) -> Published:
         creating = self._backend.service.create_sampling_client(model_path=path)
         return Published(await self._backend.wait("creating the sampling client", creating, CALL_LIMIT_SEC))
 
@@ -243,7 +245,7 @@ class PolicyTrainer:
         """Delete saved weights; missing ones are ignored."""
         await self.saved.delete(path)
 
-    def losses(self, what: str, sampler: "Published | None" = None) -> list[End]:
+    def losses(self, what: str, sampler: Published | None = None) -> list[End]:
         """Return ends for `stopping.run_until`: the server falls silent, or no longer knows the weights of `sampler`.
 
         `sampler`: None = the one published last.
@@ -269,12 +271,12 @@ class Published:
         """Return the SDK's answer; raises its errors."""
         try:
             return await self.client.sample(prompt, num_samples, sampling_params)
-        except SDK_ERRORS as error:
+        except sdk_errors() as error:
             if isinstance(error, tinker.NotFoundError) or forgotten(error) or no_weights(error):
                 self.lost.set()
             raise
 
-    def portable(self) -> "Handle":
+    def portable(self) -> Handle:
         """Return what another machine samples the same weights by."""
         return Handle(self.client.get_sampler_handle())
 

@@ -1,5 +1,7 @@
 """Weights that no training changes, to compare a policy with: the base model's, or those of a saved state."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Protocol
 

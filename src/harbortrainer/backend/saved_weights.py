@@ -1,5 +1,7 @@
 """Weights that a server keeps: which there are, and their end."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Collection
@@ -8,7 +10,7 @@ import tinker
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC
-from harbortrainer.backend.faults import SDK_ERRORS, plain
+from harbortrainer.backend.faults import plain, sdk_errors
 
 _log = logging.getLogger("harbortrainer")
 
@@ -26,7 +28,7 @@ class SavedWeights:
             await asyncio.wait_for(self._backend.rest.delete_checkpoint_from_tinker_path(path), CALL_LIMIT_SEC)
         except tinker.NotFoundError:
             return
-        except (TimeoutError, *SDK_ERRORS) as error:
+        except (TimeoutError, *sdk_errors()) as error:
             _log.warning("could not delete %s: %s", path, plain(error))
 
     def delete_later(self, path: str) -> None:
@@ -69,7 +71,7 @@ class SavedWeights:
             answer = await asyncio.wait_for(self._backend.rest.list_checkpoints(model_id), CALL_LIMIT_SEC)
         except tinker.NotFoundError:
             return []
-        except (TimeoutError, *SDK_ERRORS) as error:
+        except (TimeoutError, *sdk_errors()) as error:
             _log.warning("could not list the weights of %s: %s", model_id, plain(error))
             return None
         return answer.checkpoints

@@ -1,5 +1,7 @@
 """Logprobs of whole sequences by a sampling client."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 

@@ -1,5 +1,7 @@
 """Opens and ends sessions on a server; ends those that killed processes of this machine have left."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import hashlib
@@ -16,7 +18,7 @@ import httpx
 import tinker
 
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, ServerKind
-from harbortrainer.backend.faults import SDK_ERRORS, awaited
+from harbortrainer.backend.faults import awaited, sdk_errors
 from harbortrainer.backend.http import http_client
 from harbortrainer.durable.files import cache_folder, replace_text
 from harbortrainer.durable.process import lives, this_process
@@ -84,7 +86,7 @@ async def end_session(service: tinker.ServiceClient, *, done: bool) -> None:
     """End the session, which frees its adapters; waits at most CLOSE_LIMIT_SEC."""
     try:
         await asyncio.wait_for(service.close("success" if done else "interrupted"), CLOSE_LIMIT_SEC)
-    except (TimeoutError, *SDK_ERRORS):
+    except (TimeoutError, *sdk_errors()):
         return  # the server is down or lacks this request; it ends a silent session by itself
     if (note := _notes.pop(service, None)) is not None:
         _delete(note)

@@ -1,5 +1,7 @@
 """Opens what simulates the users of a run; the frozen base model plays them through the run's own server."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence

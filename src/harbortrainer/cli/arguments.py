@@ -20,7 +20,7 @@ from chz.blueprint import (
 )
 
 from harbortrainer.cli.secrets import secret_problems
-from harbortrainer.config import AUTO, SETTINGS, Config, RunSettings
+from harbortrainer.config import SETTINGS, Config, RunSettings
 from harbortrainer.errors import UserError, refuse
 from harbortrainer.learning.treatment import outcome_problems
 from harbortrainer.model_file import BASE, SCRIPTED, ModelFile, Role, model_of
@@ -210,8 +210,6 @@ def _hosts(config: Config) -> Iterator[str]:
         return
     if not config.local_environments:
         yield f"environment_type={config.environment_type}: a sandbox service needs no hosts; leave hosts out"
-    if config.n_parallel_envs == AUTO:
-        yield "n_parallel_envs=auto: with hosts give a number, which holds for each host"
     for setting in changed(config, "max_steps_off_policy"):
         yield f"{setting}: hosts sample the weights published last and no others; leave it out"
     url = config.skyrl_tx_url or os.environ.get("SKYRL_TX_URL", "")

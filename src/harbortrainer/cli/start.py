@@ -1,7 +1,25 @@
 """Where a command begins: Ctrl-C ends it without a traceback from the first import on."""
 
+import importlib.util
 import sys
 from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+
+def load_late(package: str) -> None:
+    """Import a package at the first use of one of its names, unless it is imported already; one thread may use it."""
+    if package not in sys.modules and (spec := importlib.util.find_spec(package)) is not None:
+        sys.modules[package] = module = importlib.util.module_from_spec(spec)
+        module.__class__ = _Late
+
+
+class _Late(ModuleType):  # importlib's LazyLoader loads at the second `import` already
+    def __getattr__(self, name: str) -> Any:
+        object.__setattr__(self, "__class__", ModuleType)
+        assert self.__spec__ is not None and self.__spec__.loader is not None
+        self.__spec__.loader.exec_module(self)
+        return getattr(self, name)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

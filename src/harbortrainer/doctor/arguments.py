@@ -5,7 +5,7 @@ from typing import Any
 import chz
 
 from harbortrainer.cli.output import JSON
-from harbortrainer.config import ABOVE_0_OR_AUTO, Auto, ServerSettings
+from harbortrainer.config import ABOVE_0, ServerSettings
 from harbortrainer.docker import UNUSED_DAYS
 from harbortrainer.setting import Check, field
 
@@ -23,9 +23,7 @@ class ServerArgs(ServerSettings):
 @chz.chz
 class DockerArgs:
     tasks_dir: str | None = field(None, "folder of Harbor task directories; None = check Docker without tasks")
-    n_parallel_envs: int | Auto = field(
-        8, "trials whose agent or verifier runs at once; auto = the bound of a run with auto", check=ABOVE_0_OR_AUTO
-    )
+    n_parallel_envs: int = field(8, "trials whose agent or verifier runs at once", check=ABOVE_0)
     environment_kwargs: dict[str, Any] = field({}, "those of the run: environment_kwargs.override_memory_mb=VALUE")
     images: str | None = field(None, "that of the run")
     base_images: str | None = field(None, "that of the run")

@@ -25,10 +25,9 @@ from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault, one_line
 from harbortrainer.rollout.gates import n_containers
-from harbortrainer.rollout.venue import STEPS_AHEAD, agents_at_once
+from harbortrainer.rollout.venue import STEPS_AHEAD
 from harbortrainer.tasks.folders import folder_of, load_tasks
 from harbortrainer.venues.harbor.program import agent_memory
-from harbortrainer.venues.harbor.venue import VENUE
 
 MB = 1000**2
 
@@ -47,12 +46,11 @@ async def preflight(args: DockerArgs) -> int:
         agents_dir=args.agents_dir,
     )
     tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
-    notes, most = await asyncio.to_thread(agents_at_once, {VENUE.name: VENUE}, tasks, config)
-    n, paths = n_containers(config, most), [folder_of(task) for task in tasks]
+    n, paths = n_containers(config), [folder_of(task) for task in tasks]
     warnings = await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs, agent_memory(config))
     ahead = config.batch_size * (1 + STEPS_AHEAD)
     needs = await asyncio.to_thread(needs_note, paths, builds_at_once(), ahead)
-    for line in (*notes, *(f"warning: {warning}" for warning in warnings), *needs):
+    for line in (*(f"warning: {warning}" for warning in warnings), *needs):
         print(line)
     if not paths or any(map(uses_network, paths)):
         network = await asyncio.to_thread(trial_network)

@@ -80,7 +80,7 @@ async def evaluated(args: EvalArgs, outside: Outside | None = None) -> tuple[int
     plan = make_plan(args)
     config = plan.config
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
-    notes, most_agents = await asyncio.to_thread(checked_venues, plan.tasks, config, template, outside.venues)
+    notes = await asyncio.to_thread(checked_venues, plan.tasks, config, template, outside.venues)
     for note in (*plan.near, *notes):
         display.say(note)
     for subject in plan.subjects:
@@ -90,7 +90,7 @@ async def evaluated(args: EvalArgs, outside: Outside | None = None) -> tuple[int
         run = _directory(plan)
         with held(run):
             _announce(plan, run, wiring.backend, display)
-            found = await _run(plan, run, solutions, wiring, most_agents)
+            found = await _run(plan, run, solutions, wiring)
     value = results.report_json(args, config.model_name, plan.subjects, found)
     write_json(run.path / RESULT, value)
     results.show(value)
@@ -227,10 +227,11 @@ def _announce(plan: EvalPlan, run: RunDirectory, backend: Backend | None, displa
 
 
 async def _run(
-    plan: EvalPlan, run: RunDirectory, solutions: Solutions, wiring: Wiring[Config], most_agents: int
+    plan: EvalPlan, run: RunDirectory, solutions: Solutions, wiring: Wiring[Config]
 ) -> list[list[results.TaskResult]]:
     """Results of each policy, in order."""
-    ledger, display, template = Ledger(run.ledger), wiring.display, wiring.template
+    config, display, template = wiring.config, wiring.display, wiring.template
+    ledger = Ledger(run.ledger, context_limit=config.context_limit)
     if plan.args.retry_ungraded:  # trials of quarantined tasks too: faults have left them ungraded
         ledger.quarantined.clear()
     found: list[list[results.TaskResult]] = []
@@ -238,7 +239,7 @@ async def _run(
     with display:
         display.keep_log(run)
         try:
-            rollouts = wiring.rollouts(run, ledger, most_agents)
+            rollouts = wiring.rollouts(run, ledger)
             async with rollouts.opened(plan.tasks, display.say):
                 runner = Runner(plan, solutions, rollouts, run, wiring)
                 for number in range(len(plan.subjects)):

@@ -87,10 +87,12 @@ class Exchange:
         side_turns: int = SIDE_TURNS,
         may_compact: bool = False,
         at_once: int = AT_ONCE,
+        first_share: float = 1.0,
     ) -> None:
         """`conversation`: a new one. `prompts`: of the run. `max_turns`: of the agent, `side_turns`: of all others.
 
         0 = no limit. `may_compact`: a full context is refused without an end, since the agent may shorten its history.
+        `first_share`: of the context, which the agent's first prompt may take.
         """
         self.conversation = conversation
         self.over: Reason | Literal[""] = ""
@@ -99,7 +101,7 @@ class Exchange:
         self.fault: Exception | None = None
         self._prompts = prompts
         self._max_turns, self._side_turns = max_turns, side_turns
-        self._may_compact, self._at_once = may_compact, at_once
+        self._may_compact, self._at_once, self._first_share = may_compact, at_once, first_share
         self._deadline: float | None = None
         self._alarm = Alarm(functools.partial(self.end, "timeout"), conversation.lost)
         self._counts = Counter[str]({MATCHED: 0, JOINED: 0, REPLAYED: 0, TWINS: 0})
@@ -322,6 +324,7 @@ class Exchange:
             kept_T = node.segment.tokens_T[: node.length] if node is not None else []
             segment, before = Segment(), bytes([Role.HARNESS]) * len(kept_T)
             whole = Prompt([*kept_T, *new.ids], before + new.roles)
+            self._require_room(asked, len(whole.ids))
             turn = await self.conversation.extend(segment, whole, most=most, history=history)
         except ContextFull as error:
             if self._is_agents(asked):
@@ -332,6 +335,14 @@ class Exchange:
         repeated = len(kept_T) or len(new.ids) * asked.foreign
         self._opened.append(_Opened(asked.identity, repeated, asked.foreign))
         return segment, turn
+
+    def _require_room(self, asked: _Asked, n_tokens: int) -> None:
+        """Raises ContextFull when the agent's first prompt would leave too little of the context to the trial."""
+        limit = self.conversation.context_limit
+        first = self._is_agents(asked) and all(one.identity != asked.identity for one in self._opened)
+        if first and self._first_share * limit < n_tokens < limit:
+            share = f"more than {self._first_share:.0%} of context_limit={limit}"
+            raise ContextFull(f"the prompt has {n_tokens} tokens, {share}")
 
     async def _render(self, asked: _Asked) -> Prompt:
         """Ids of what is new. Raises ContextFull, UserError."""

@@ -5,6 +5,8 @@ a request that gets no answer in time is a fault, after which the trial is repla
 what it cost.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import random
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from tinker import types
+import tinker
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
 from harbortrainer.errors import UserError
@@ -144,7 +146,7 @@ class _Trial(Speaker):
         running = [now - max(since, began) for since in self._since.values()]
         return sum(seconds for end, seconds in self._failed if end > began) + max(running, default=0.0)
 
-    async def speak(self, history: History, params: types.SamplingParams) -> types.SampleResponse:
+    async def speak(self, history: History, params: tinker.types.SamplingParams) -> tinker.types.SampleResponse:
         """Ask until an answer comes or the caller's time is over. Raises SamplingError, ContextFull."""
         messages, fields = sendable(history.messages), params.model_dump(include=_FIELDS)
         fields |= {"tools": list(history.tools)} if history.tools else {}
@@ -165,7 +167,7 @@ class _Trial(Speaker):
             finally:
                 self._since.pop(own, None)
 
-    def _response(self, reply: Spoken, history: History) -> types.SampleResponse:
+    def _response(self, reply: Spoken, history: History) -> tinker.types.SampleResponse:
         """The ids that a policy of the template would have sampled for it; every log-probability is 0."""
         template, thoughts = self._policy.template, reply.thinking * self._policy.about.thoughts
         calls = [written(one, template.call_form) for one in calls_of(reply)] if history.tools else []
@@ -174,8 +176,8 @@ class _Trial(Speaker):
             tokens = tokens[:-1]  # it did not end its turn
         reason = "length" if reply.truncated else "stop"
         zeros = np.zeros(len(tokens), np.float32)
-        one = types.SampledSequence(stop_reason=reason, sequence_id="", tokens_np=tokens, logprobs_np=zeros)
-        return types.SampleResponse(sequences=[one])
+        one = tinker.types.SampledSequence(stop_reason=reason, sequence_id="", tokens_np=tokens, logprobs_np=zeros)
+        return tinker.types.SampleResponse(sequences=[one])
 
 
 def calls_of(reply: Spoken) -> Sequence[ToolCall]:

@@ -1,11 +1,13 @@
 """One answer of a policy as ids with log-probabilities, checked; and what a policy that is asked in messages gets."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from tinker import types
+import tinker
 
 from harbortrainer.policy.tools import Message, Tool
 
@@ -23,7 +25,7 @@ class Sample:
     seconds: float
 
 
-def to_sample(response: types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:
+def to_sample(response: tinker.types.SampleResponse, max_tokens: int, version: int, seconds: float) -> Sample:
     """Return the response's only sequence. Raises SamplingError when it cannot be trained on."""
     if len(response.sequences) != 1:
         raise SamplingError(f"the server returned {len(response.sequences)} sequences, not 1")
@@ -51,7 +53,7 @@ class History:
 class Speaker(Protocol):
     """The policy of one trial that is asked in messages. `lost`: as `Sampler.lost_since` has it."""
 
-    async def speak(self, history: History, params: types.SamplingParams) -> types.SampleResponse:
+    async def speak(self, history: History, params: tinker.types.SamplingParams) -> tinker.types.SampleResponse:
         """Return an answer as the ids of the trial's template, with log-probabilities of 0. Raises SamplingError."""
         ...
 

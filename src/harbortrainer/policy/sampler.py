@@ -1,5 +1,7 @@
 """Samples the current policy for all trials: retries transient faults, checks answers, counts requests and tokens."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import functools
@@ -12,19 +14,10 @@ from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 import httpx
 import tinker
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-from tinker import types
 
 from harbortrainer.policy.sample import History, Sample, SamplingError, Speaker, Speaking, to_sample
 from harbortrainer.policy.silence import Silences
 from harbortrainer.policy.solution import Solutions
-
-TRANSIENT = (
-    tinker.APIConnectionError,
-    tinker.InternalServerError,
-    tinker.RateLimitError,
-    httpx.TransportError,
-    ConnectionError,
-)
 
 COUNTERS = ("requests", "prompt_tokens", "sampled_tokens", "truncated", "retries", "faults", "request_seconds")
 MOST_SAID = 1 << 20  # ids of an answer in messages, which its endpoint has limited
@@ -124,7 +117,7 @@ class PolicySampler(Sampler):
         if self._client is not None:
             follower.published(self._client, self.version)
 
-    def companion(self) -> "PolicySampler":
+    def companion(self) -> PolicySampler:
         """Return a sampler of other weights with the same limits and counters of its own.
 
         `drain` and `abandon` of this sampler wait for its requests too: where sampling overwrites the weights in
@@ -161,7 +154,7 @@ class PolicySampler(Sampler):
         self._client, self._solutions, self._speaking, self.version = None, None, speaking, version
 
     @contextlib.contextmanager
-    def of_trial(self, task: Path | str) -> "Iterator[Sampler]":
+    def of_trial(self, task: Path | str) -> Iterator[Sampler]:
         """Yield what samples for the trial of the task with this `ref`: this sampler, or one of the solution."""
         if self._solutions is not None:
             own = PolicySampler()
@@ -174,7 +167,7 @@ class PolicySampler(Sampler):
             yield self
 
     @contextlib.contextmanager
-    def pinned(self, client: SamplingClient, version: int) -> "Iterator[Sampler]":
+    def pinned(self, client: SamplingClient, version: int) -> Iterator[Sampler]:
         """Yield what samples the weights of `client` within the block, whatever is published;
 
         `version` counts as in use.
@@ -237,7 +230,7 @@ class PolicySampler(Sampler):
         self, client: SamplingClient | Speaker, version: int, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]
     ) -> Sample:
         """`sample` from the weights of `client`, which were published as `version`, or from what it says."""
-        params = types.SamplingParams(
+        params = tinker.types.SamplingParams(
             max_tokens=limits["max_tokens"],
             temperature=limits["temperature"],
             stop=list(limits["stop"]),
@@ -288,7 +281,7 @@ class PolicySampler(Sampler):
         client: SamplingClient | Speaker,
         version: int,
         prompt_T: Sequence[int],
-        params: types.SamplingParams,
+        params: tinker.types.SamplingParams,
         history: History | None,
     ) -> Sample:
         started = time.monotonic()
@@ -314,13 +307,13 @@ class PolicySampler(Sampler):
         return sample
 
     async def _ask(
-        self, client: SamplingClient, prompt_T: Sequence[int], params: types.SamplingParams
-    ) -> types.SampleResponse:
+        self, client: SamplingClient, prompt_T: Sequence[int], params: tinker.types.SamplingParams
+    ) -> tinker.types.SampleResponse:
         # `from_ints` checks each id, twice
-        chunk = types.EncodedTextChunk.model_construct(tokens=list(prompt_T))
-        prompt = types.ModelInput.model_construct(chunks=[chunk])
+        chunk = tinker.types.EncodedTextChunk.model_construct(tokens=list(prompt_T))
+        prompt = tinker.types.ModelInput.model_construct(chunks=[chunk])
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(TRANSIENT),
+            retry=retry_if_exception_type(_transient()),
             stop=stop_after_attempt(self._attempts),
             wait=wait_random_exponential(multiplier=0.5, max=self._longest_wait),
             reraise=True,
@@ -342,7 +335,7 @@ class PolicySampler(Sampler):
         self._in_flight_seconds += (now - self._counted_at) * len(self._in_flight)
         self._counted_at = now
 
-    def _finished(self, version: int, task: "asyncio.Task[Sample]") -> None:
+    def _finished(self, version: int, task: asyncio.Task[Sample]) -> None:
         self._count()
         self._silences.ended()
         self._users[version] -= 1
@@ -350,6 +343,12 @@ class PolicySampler(Sampler):
         self._counters["requests"] += 1
         if task.cancelled() or task.exception() is not None:  # `exception` marks it as seen
             self._counters["faults"] += 1
+
+
+def _transient() -> tuple[type[Exception], ...]:
+    """Errors of the SDK and of the network after which a request is sent again."""
+    sdk = tinker.APIConnectionError, tinker.InternalServerError, tinker.RateLimitError
+    return *sdk, httpx.TransportError, ConnectionError
 
 
 class _Pinned(Sampler):

@@ -1,5 +1,7 @@
 """A task's solution as a policy: the statements of its script become Terminus-2 answers, given in order."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tinker import types
+import tinker
 
 COMMANDS_A_TURN = 5
 QUICK_SEC, USUAL_SEC, LONG_SEC = 0.1, 10.0, 60.0  # most seconds to wait for a command
@@ -147,7 +149,7 @@ class Solutions:
 
     completions: Mapping[Any, Sequence[Sequence[int]]]
 
-    def of_task(self, task: Path | str) -> "SolutionClient":
+    def of_task(self, task: Path | str) -> SolutionClient:
         """Raises KeyError for a task without answers."""
         return SolutionClient(self.completions[task])
 
@@ -159,12 +161,12 @@ class SolutionClient:
         self._completions = completions
         self._given = 0
 
-    async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> types.SampleResponse:
+    async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> tinker.types.SampleResponse:
         """Return the next answer, cut at `max_tokens` as a policy's would be."""
         whole = self._completions[min(self._given, len(self._completions) - 1)]
         self._given += 1
         tokens = np.array(whole[: sampling_params.max_tokens], np.int32)
         reason = "stop" if len(tokens) == len(whole) else "length"
         logprobs = np.zeros(len(tokens), np.float32)
-        one = types.SampledSequence(stop_reason=reason, sequence_id="", tokens_np=tokens, logprobs_np=logprobs)
-        return types.SampleResponse(sequences=[one])
+        one = tinker.types.SampledSequence(stop_reason=reason, sequence_id="", tokens_np=tokens, logprobs_np=logprobs)
+        return tinker.types.SampleResponse(sequences=[one])

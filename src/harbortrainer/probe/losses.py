@@ -8,7 +8,7 @@ from typing import Any
 
 import tinker
 
-from harbortrainer.backend.faults import SDK_ERRORS, plain
+from harbortrainer.backend.faults import plain, sdk_errors
 from harbortrainer.errors import BackendError
 from harbortrainer.probe.noise import ENOUGH, MARGIN
 from harbortrainer.probe.report import ProbeFindings, Reduction, Verdict
@@ -87,7 +87,7 @@ async def _value(
         return summed_loss(await asyncio.wait_for(asked, CALL_LIMIT_SEC)), None
     except TimeoutError:
         raise BackendError(f"loss {name}: no answer") from None
-    except SDK_ERRORS as error:
+    except sdk_errors() as error:
         return None, plain(error)
 
 

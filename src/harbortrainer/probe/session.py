@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import tinker
 
-from harbortrainer.backend.faults import SDK_ERRORS, awaited, plain
+from harbortrainer.backend.faults import awaited, plain, sdk_errors
 from harbortrainer.backend.http import http_client
 from harbortrainer.backend.sessions import KEY_HEADER, Session
 from harbortrainer.errors import BackendError
@@ -111,7 +111,7 @@ class ProbeSession:
         for path in self._paths:
             try:
                 await asyncio.wait_for(self.rest.delete_checkpoint_from_tinker_path(path), HTTP_TIMEOUT_SEC)
-            except (TimeoutError, *SDK_ERRORS) as error:
+            except (TimeoutError, *sdk_errors()) as error:
                 log.warning("probe: could not delete %s: %s", path, error)
         for model_id in self._models:
             await self._unload(model_id)
@@ -262,7 +262,7 @@ async def _all(futures: Sequence[Any]) -> list[Any]:
         for task in tasks:
             task.cancel()
     for error in [task.exception() for task in tasks]:
-        if isinstance(error, SDK_ERRORS):
+        if isinstance(error, sdk_errors()):
             raise BackendError(f"training: {plain(error)}")
     return [task.result() for task in tasks]
 

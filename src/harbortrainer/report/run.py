@@ -15,7 +15,6 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.report.sources import sources
 from harbortrainer.report.trials import TRAIN, TrialRow, funnel, read_trials
-from harbortrainer.rollout.level import Why
 from harbortrainer.run.by_host import HostCounts
 from harbortrainer.run.conversations import DAMAGED
 from harbortrainer.run.directory import RunDirectory, open_run_directory
@@ -171,7 +170,6 @@ def read_run(path: Path) -> RunRecord:
         "sources": sources(records, trials),
         "trials": _table(trials),
         "timelines": timelines(run.path, trials),
-        "atOnce": at_once(rows),
         "stages": STAGES,
         "checkpoints": [{"step": r.get("step"), "path": r.get("path")} for r in _lines(run.checkpoints)],
         "changes": _changes(_lines(run.config_changes)),
@@ -179,15 +177,6 @@ def read_run(path: Path) -> RunRecord:
         "span": _span(records),
     }
     return RunRecord(run, trials, shown)
-
-
-def at_once(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the last number of agents of n_parallel_envs=auto, and why it changed last; {} where it was a number."""
-    for row in reversed(rows):
-        limit, why = row.get("rollout/parallel_limit"), row.get("rollout/parallel_why")
-        if isinstance(limit, int | float) and isinstance(why, int | float):
-            return {"agents": int(limit), "why": Why(int(why)).words}
-    return {}
 
 
 def _table(trials: Sequence[TrialRow]) -> dict[str, Any]:

@@ -72,7 +72,6 @@ class Fleet(Follower):
         self._gate, self._limit_sec, self._observer = gate, limit_sec, observer
         self._trials: dict[FleetHost, int] = {}  # that each host runs
         self._n_left = 0  # hosts
-        self._past_outages = 0  # of hosts that left
         self._past_totals: Counter[str] = Counter()
         self._published: tuple[SamplingClient, int] | None = None
         self._quiet_at = 0.0  # the event loop's time at which no lost host samples any more
@@ -81,11 +80,6 @@ class Fleet(Follower):
     @property
     def hosts(self) -> list[FleetHost]:
         return list(self._trials)
-
-    @property
-    def outages(self) -> int:
-        """Of all hosts."""
-        return self._past_outages + sum(host.outages for host in self._trials)
 
     def join(self, host: FleetHost) -> None:
         """Give trials to this host from now on."""
@@ -103,7 +97,6 @@ class Fleet(Follower):
         self._quiet_at = max(self._quiet_at, quiet_at)
         if host in self._trials:
             del self._trials[host]
-            self._past_outages += host.outages
             self._past_totals.update(host.totals)
             self._n_left += 1
             self._resize()

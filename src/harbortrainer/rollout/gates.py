@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from harbortrainer.config import AUTO, Config
+from harbortrainer.config import Config
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.conversation import Listener
-from harbortrainer.rollout.level import FIRST as FIRST_AGENTS
 from harbortrainer.rollout.slots import Slots
 from harbortrainer.rollout.start_limit import FIRST, StartLimit, most_starts
 
@@ -40,9 +39,6 @@ class TrialObserver:
 
     def kept(self, trajectory: Trajectory) -> None:
         """Note a trial that an earlier process ran."""
-
-    def limited(self, agents: int, why: str) -> None:
-        """Set the number of agents allowed at once, with n_parallel_envs=auto, and why."""
 
     def hosts(self, trials: Mapping[str, tuple[int, int]], lost: int) -> None:
         """Note by name of a host its trials now and its places; hosts lost so far."""
@@ -80,38 +76,23 @@ class Gates:
     weights: asyncio.Event  # set: agents may begin
 
     @classmethod
-    def of(cls, config: Config, agents: int | None = None) -> "Gates":
-        """`agents`: at once, None = as the configuration says."""
-        agents = agents or first_agents(config)
+    def of(cls, config: Config) -> "Gates":
+        """Return the limits that the settings say."""
         most = most_starts(os.cpu_count() or 1) if config.local_environments else FIRST
         weights = asyncio.Event()
         weights.set()
         return cls(
-            containers=Slots(n_containers(config, agents)),
+            containers=Slots(n_containers(config)),
             starting=StartLimit(most),
-            running=Slots(agents),
-            verifying=Slots(agents),
+            running=Slots(config.n_parallel_envs),
+            verifying=Slots(config.n_parallel_envs),
             weights=weights,
         )
 
-    def resize(self, config: Config, agents: int) -> None:
-        """Let `agents` agents run at once. Trials that run beyond them run to their end."""
-        self.containers.resize(n_containers(config, agents))
-        self.running.resize(agents)
-        self.verifying.resize(agents)
 
-
-def first_agents(config: Config) -> int:
-    """Return agents at once when a run starts."""
-    return FIRST_AGENTS if config.n_parallel_envs == AUTO else config.n_parallel_envs
-
-
-def n_containers(config: Config, agents: int | None = None) -> int:
-    """Return the most environments at once: those whose agent runs or that are verified, and those started ahead.
-
-    `agents`: at once, None = as the configuration says.
-    """
-    agents = agents or first_agents(config)
+def n_containers(config: Config) -> int:
+    """Return the most environments at once: those whose agent runs or that are verified, and those started ahead."""
+    agents = config.n_parallel_envs
     warm = -(-agents // 4) if config.local_environments else 0  # in a cloud they cost money from their start
     return agents + warm
 
@@ -119,8 +100,3 @@ def n_containers(config: Config, agents: int | None = None) -> int:
 def starts_ahead(config: Config) -> bool:
     """Return whether environments start before an agent can use them."""
     return config.local_environments
-
-
-def most_agents(config: Config, environments: int) -> int:
-    """Return the most agents at once of which `n_containers` is not above `environments`; at least 1."""
-    return max((n for n in range(1, environments + 1) if n_containers(config, n) <= environments), default=1)

@@ -22,16 +22,14 @@ from harbortrainer.learning.trajectory import (
     TrialName,
     group_trajectories,
 )
-from harbortrainer.learning.treatment import DEFAULT, UNFIT, outcome_policy
+from harbortrainer.learning.treatment import DEFAULT, outcome_policy
 from harbortrainer.model_api.gate import check_agents
 from harbortrainer.other_models.judge import Judge
 from harbortrainer.other_models.users import Users
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
-from harbortrainer.rollout.concurrency import ParallelLimit
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver, n_containers
-from harbortrainer.rollout.level import Level
 from harbortrainer.rollout.quarantine import Quarantine, lost_to_server
 from harbortrainer.rollout.venue import Room, RunParts, Say, TrialRequest, Venue
 from harbortrainer.stopping import Stop, Stopped, first_error, run_until
@@ -92,30 +90,21 @@ class Rollouts:
         faults: Sequence[Trajectory] = (),
         observer: TrialObserver = UNOBSERVED,
         venues: Mapping[str, Venue] = MappingProxyType({}),
-        level: Level | None = None,
         judge: Judge | None = None,
         users: Users | None = None,
     ) -> None:
         """`faults`: an earlier process's last ones in a row; `venues`: replace those of the registry.
 
-        `level`: of agents at once, with n_parallel_envs=auto; `judge`: of trials of training; `users`: what simulates
-        the users of trials, None = the tasks' own scripts.
+        `judge`: of trials of training; `users`: what simulates the users of trials, None = the tasks' own scripts.
         """
         self._stop = stop or Stop()
-        self._gates = gates = Gates.of(config, level.limit if level else None)
+        self._gates = gates = Gates.of(config)
         self._settings = RunParts(config, sampler, template, run_id, gates=gates, observer=observer, users=users)
         self._rooms = _Rooms(self._settings, venues)
-        self._parallel = ParallelLimit(config, gates, level, sampler, self._outages, observer)
         self._policy = outcome_policy(config.outcome_policy)
-        fits = f" context_limit is {config.context_limit}"  # a continued run may have another than before
-
-        def holds(why: str) -> bool:
-            return UNFIT not in why or why.endswith(fits)
-
-        self._quarantine = Quarantine({task: why for task, why in journal.quarantined.items() if holds(why)})
+        self._quarantine = Quarantine(journal.quarantined)
         for fault in faults:
-            if holds(fault.detail):
-                self._quarantine.note(fault)
+            self._quarantine.note(fault)
         self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop, judge)
         self._graded = False  # whether any trial of this run was
 
@@ -126,11 +115,8 @@ class Rollouts:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The course of n_parallel_envs=auto, and the hosts now."""
-        return dict(ChainMap(self._parallel.metrics, *(dict(room.metrics) for room in self._rooms.values())))
-
-    def _outages(self) -> int:
-        return sum(room.outages for room in self._rooms.values())
+        """The hosts now."""
+        return dict(ChainMap(*(dict(room.metrics) for room in self._rooms.values())))
 
     @contextlib.asynccontextmanager
     async def opened(self, tasks: Sequence[Task], say: Say) -> AsyncIterator[None]:
@@ -269,7 +255,7 @@ class Rollouts:
 
         def most() -> int:
             agents, places = gates.running.limit, gates.containers.limit
-            return 2 * max(agents, agents * places // n_containers(self._settings.config, agents))
+            return 2 * max(agents, agents * places // n_containers(self._settings.config))
 
         return Patience(most)
 

@@ -34,7 +34,6 @@ class StartLimit(Slots):
         self._most = most
         self._fastest = float("inf")
         self._good = 0
-        self.halvings = 0
         self._halved = 0.0  # clock time of the last halving
         self._began: float | None = None  # of the window: successive starts that all had others waiting behind them
         self._ended = 0  # starts of the window
@@ -97,7 +96,6 @@ class StartLimit(Slots):
         if self.limit == 1 or now - self._halved < seconds:  # it was under way when the last halving came
             return
         self._halved = now
-        self.halvings += 1
         before, self.limit = self.limit, max(1, self.limit // 2)
         self._held = WINDOWS_HELD
         log.warning(

@@ -9,15 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Protocol
 
-from harbortrainer.config import AUTO, Config
+from harbortrainer.config import Config
 from harbortrainer.learning.trajectory import Trajectory, Turn
 from harbortrainer.other_models.users import Users
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.policy.tools import Tool
-from harbortrainer.rollout.gates import UNOBSERVED, Gates, ObservedTrial, TrialObserver, most_agents, n_containers
-from harbortrainer.rollout.level import FIRST
+from harbortrainer.rollout.gates import UNOBSERVED, Gates, ObservedTrial, TrialObserver, n_containers
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import venue
@@ -114,15 +113,11 @@ class Host(Protocol):
 
 
 class Room(Protocol):
-    """A venue in use by one run. `agent`: acts in its trials, "" = the policy alone. `outages`: of all its hosts."""
+    """A venue in use by one run. `agent`: acts in its trials, "" = the policy alone."""
 
     @property
     def agent(self) -> str:
         return ""
-
-    @property
-    def outages(self) -> int:
-        return 0
 
     @property
     def gate(self) -> AbstractAsyncContextManager[object]:
@@ -190,36 +185,18 @@ class Venue(Protocol):
         """Return warnings for the user. Blocks. Raises UserError when `n_trials` of these tasks at once cannot run."""
         ...
 
-    def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
-        """Return the most trials of these tasks at once, and what bounds them, in words. Blocks. Raises UserError."""
-        ...
-
     def room(self, run: RunParts) -> Room: ...
-
-
-def agents_at_once(venues: Mapping[str, Venue], tasks: Collection[Task], config: Config) -> tuple[list[str], int]:
-    """Return the most agents at once, and with n_parallel_envs=auto a line on it. Blocks. Raises UserError."""
-    if config.n_parallel_envs != AUTO:
-        return [], config.n_parallel_envs
-    most, why = min(one.capacity(its, config) for one, its in _each(venues, tasks))
-    agents = most_agents(config, most)
-    return [f"n_parallel_envs=auto: {min(FIRST, agents)} agents at once at first, at most {agents} ({why})"], agents
 
 
 def checked_venues(
     tasks: Collection[Task], config: Config, template: ChatTemplate, given: Mapping[str, Venue]
-) -> tuple[list[str], int]:
-    """Return warnings of all venues about their tasks, and the most agents at once.
-
-    `given`: replace those of the registry.
+) -> list[str]:
+    """Return warnings of all venues about their tasks. `given`: replace those of the registry.
 
     Blocks. Raises UserError.
     """
-    venues = {name: given[name] if name in given else venue(name) for name in dict.fromkeys(t.venue for t in tasks)}
-    notes, agents = agents_at_once(venues, tasks, config)
-    n_trials = n_containers(config, agents)
-    return notes + [n for one, its in _each(venues, tasks) for n in one.check(its, config, template, n_trials)], agents
-
-
-def _each(venues: Mapping[str, Venue], tasks: Collection[Task]) -> list[tuple[Venue, list[Task]]]:
-    return [(one, [task for task in tasks if task.venue == name]) for name, one in venues.items()]
+    notes, n_trials = list[str](), n_containers(config)
+    for name in dict.fromkeys(task.venue for task in tasks):
+        one = given[name] if name in given else venue(name)
+        notes += one.check([task for task in tasks if task.venue == name], config, template, n_trials)
+    return notes

@@ -11,7 +11,7 @@ from harbortrainer.setting import FORMER, shown
 def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return saved values by the `names` that settings have now, without those and their keys that were removed."""
     found = former(saved) | {**saved} | _joined(saved)
-    return {name: _kept_keys(name, value) for name, value in found.items() if name in names}
+    return {n: _kept_keys(n, value) for n, value in found.items() if n in names and value != GONE.get(n, ("",))[0]}
 
 
 def removed(saved: Mapping[str, Any]) -> list[str]:
@@ -20,7 +20,8 @@ def removed(saved: Mapping[str, Any]) -> list[str]:
         f"{name}.{key}": one for name, value in saved.items() if isinstance(value, dict) for key, one in value.items()
     }
     values = {**saved, **keyed}
-    return [
+    gone = [f"{n}={value} is no longer a value: {now}" for n, (value, now) in GONE.items() if saved.get(n) == value]
+    return gone + [
         f"{name}={shown(values[name])} is no longer a setting and has no effect: {one.instead}"
         for name, one in FORMER.items()
         if not one.moved and name in values and values[name] not in (one.default, one.kept)
@@ -50,6 +51,7 @@ def _kept_keys(name: str, value: Any) -> Any:
     return {key: one for key, one in value.items() if f"{name}.{key}" not in FORMER}
 
 
+GONE = {"n_parallel_envs": ("auto", "8 agents run at once; give another number")}
 PAIRS = {
     "clip_thresholds": CLIP_DEFAULTS,
     "dppo": {"dppo_divergence": "tv", "dppo_threshold": 0.1},

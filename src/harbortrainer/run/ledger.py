@@ -26,7 +26,7 @@ from harbortrainer.learning.trajectory import (
     Trajectory,
     TrialName,
 )
-from harbortrainer.learning.treatment import AFTER_OUTAGE
+from harbortrainer.learning.treatment import AFTER_OUTAGE, UNFIT
 from harbortrainer.run.by_host import HostCounts
 from harbortrainer.run.provenance import Provenance
 from harbortrainer.run.trajectories import read_trajectory
@@ -45,13 +45,17 @@ class Ledger:
     `counts`: trials so far by name of FUNNEL.
     """
 
-    def __init__(self, path: Path, follow: Callable[[Mapping[str, Any]], None] = lambda _: None) -> None:
+    def __init__(
+        self, path: Path, follow: Callable[[Mapping[str, Any]], None] = lambda _: None, context_limit: int = 0
+    ) -> None:
         """`follow` gets each record, those on disk first, from any thread.
 
+        `context_limit`: of this process; a first prompt that was too long for another one counts no more, 0 = for any.
         Raises UserError that names a damaged line or trajectory, DiskFault when the file cannot be written.
         """
         self._path = path
         self._follow = follow
+        self._context_limit = context_limit
         self._lock = threading.RLock()  # trials are written down from threads
         self._steps: dict[int, Mapping[str, Any]] = {}  # records of the updates that count
         self._digests: dict[int, str] = {}  # of every step that was ever trained on
@@ -88,6 +92,7 @@ class Ledger:
         optional |= {name: int(trajectory.stats.get(name, 0)) for name in (*USER_TOKENS, *JUDGE_TOKENS)}
         optional |= self._hosts.where(trajectory)
         optional |= {} if at is None else {"time": round(at, 3)}
+        optional |= {"context_limit": self._context_limit} if trajectory.detail.startswith(UNFIT) else {}
         record = {
             "event": "ended",
             "trial": trajectory.trial_name,
@@ -293,6 +298,9 @@ class Ledger:
             self._attempts[first] = record["attempt"], self.attempts(first)[1] + (not hit_by_outage)
         elif disposition != "cancelled":
             self._attempts[first] = record["attempt"], 0
+        limit = self._context_limit
+        if limit and record["cause"].startswith(UNFIT) and record.get("context_limit") != limit:
+            return
         if record["reward"] is not None:
             self._faults.pop(record["task"], None)
         elif disposition != "cancelled" and not hit_by_outage:

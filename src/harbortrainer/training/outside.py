@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.backend.connect import Api, Backend, Measure, Say, connect
+from harbortrainer.backend.contract import Contract, ServerKind
 from harbortrainer.backend.load import say_what_compiles
+from harbortrainer.backend.sessions import Session
 from harbortrainer.config import RunSettings, ToolFormat
 from harbortrainer.other_models.chat_client import ChatClient, OpenChatClient
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.probe.probe import contract_of
 from harbortrainer.report.write import leave_report
 from harbortrainer.rollout.venue import Venue
 from harbortrainer.run.directory import RunDirectory
@@ -25,12 +26,19 @@ log = logging.getLogger("harbortrainer")
 StartWandb = Callable[[RunDirectory, str | None, str | None, dict[str, Any], Say], RowSink | None]
 
 
+async def measured(session: Session, kind: ServerKind, model_name: str, say: Say) -> Contract:
+    """Return the contract that the server's probe finds. Raises UserError, BackendError."""
+    from harbortrainer.probe.probe import contract_of  # its requests need the SDK, which takes a second to import
+
+    return await contract_of(session, kind, model_name, say)
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """The real one by default. `venues`: replace those of the registry."""
 
     api: Api = field(default_factory=Api)
-    measure: Measure = contract_of
+    measure: Measure = measured
     load_template: Callable[[str, bool, ToolFormat], ChatTemplate] = ChatTemplate.load
     venues: Mapping[str, Venue] = field(default_factory=dict)
     open_endpoint: OpenChatClient = ChatClient  # of simulated user and judge

@@ -34,7 +34,6 @@ class PreparedTraining(Prepared[RunPlan]):
     """All that is known about a training run before it connects to a server."""
 
     teachers: dict[str, SavedState]  # by kl_reference
-    most_agents: int  # at once
     brought: dict[str, Brought]  # from outside of this package, by setting
 
 
@@ -64,10 +63,10 @@ async def prepare(config: Config, outside: Outside) -> PreparedTraining:
     if plan.earlier is not None and plan.earlier.effective.exists():
         check_same(found, read_json(plan.earlier.effective).get(KEY, {}))
     template = outside.load_template(config.model_name, config.enable_thinking, config.tool_format)
-    notes, most_agents = [], 1
+    notes = list[str]()
     if not plan.finished:
         with unchanging():
-            notes, most_agents = await asyncio.to_thread(checked_venues, plan.tasks, config, template, outside.venues)
+            notes = await asyncio.to_thread(checked_venues, plan.tasks, config, template, outside.venues)
         notes += filter(None, [users_note(plan.train, plan.held_out)])
     trained = identity(config, template)
     start = find_start(config.init_from, trained, config.backend, plan.earlier)
@@ -79,7 +78,7 @@ async def prepare(config: Config, outside: Outside) -> PreparedTraining:
         notes += [f"compares with {state.described}" for state in teachers.values()]
     return PreparedTraining(
         plan=plan, template=template, trained=trained, start=start, notes=notes, teachers=teachers,
-        most_agents=most_agents, brought=found,
+        brought=found,
     )  # fmt: skip
 
 
@@ -104,7 +103,7 @@ async def wire(prepared: PreparedTraining, wiring: Wiring[Config]) -> Terminus2T
     effective = wiring.record(work, prepared.trained, recorded(prepared.start, prepared.teachers) | sources)
     for line in (*plan.length_note, *wiring.terms.notes, *changed, _length(plan, backend.url)):
         display.say(line)
-    rollouts = wiring.rollouts(work.run, work.ledger, prepared.most_agents, work.ledger.faults_in_a_row)
+    rollouts = wiring.rollouts(work.run, work.ledger, work.ledger.faults_in_a_row)
     with work.undone_if_refused(display):
         await free_slots(backend, work.checkpoints.models())  # of killed processes
         references = await open_references(

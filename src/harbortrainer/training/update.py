@@ -1,5 +1,7 @@
 """The update of a batch: optimizer steps over minibatches, each with its scheduled learning rate."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,6 @@ from harbortrainer.other_models.judge import Judge, open_judge
 from harbortrainer.other_models.users import Users
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.concurrency import level_of
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.checkpoints import BEST, CheckpointLog, Keep, PolicyIdentity, check_identity
 from harbortrainer.run.config_changes import ConfigHistory, SettingChange, note, to_json
@@ -124,7 +123,7 @@ class Wiring[C: RunSettings]:
         self.display.say(f"{'run directory' if plan.earlier is None else 'continues'} {run.path}")
         stop.resume_hint = f"finished work is saved, resume with: {run.resume}"
         budget = Budget(config, plan.pricing)
-        ledger = Ledger(run.ledger, budget.count)
+        ledger = Ledger(run.ledger, budget.count, config.context_limit)
         budget.on_cap(stop.request_soon)
         self.display.spent = budget.brief
         stop.limit_spending(budget.over)
@@ -166,13 +165,12 @@ class Wiring[C: RunSettings]:
         return policy
 
     def rollouts(
-        self: "Wiring[Config]", run: RunDirectory, ledger: Ledger, most: int, past: Sequence[Trajectory] = ()
+        self: "Wiring[Config]", run: RunDirectory, ledger: Ledger, past: Sequence[Trajectory] = ()
     ) -> Rollouts:
-        """Make what runs the trials. `most`: agents at once; `past`: an earlier process's last faults in a row."""
+        """Make what runs the trials. `past`: an earlier process's last faults in a row."""
         return Rollouts(
             self.config, self.sampler, self.template, run_ids(run).run_id, ledger, self.stop, faults=past,
             observer=self.display.watcher, venues=self.outside.venues, judge=self.judge, users=self.users,
-            level=level_of(self.config, most, run.metrics),
         )  # fmt: skip
 
     async def parts(

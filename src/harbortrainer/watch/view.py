@@ -71,7 +71,6 @@ class RunState(TrialObserver):
         self.rewards: deque[float] = deque(maxlen=N_REWARDS)
         self.step_seconds: deque[float] = deque(maxlen=N_STEPS)
         self.step = self.total_steps = 0
-        self.at_once: tuple[int, str] | None = None  # agents, why; with n_parallel_envs=auto
         self.on_hosts: Mapping[str, tuple[int, int]] = {}  # trials now and places, by name; with hosts
         self.hosts_lost = 0
         self.held_out: tuple[int, float, float] | None = None  # after which step, mean reward, standard error
@@ -114,10 +113,6 @@ class RunState(TrialObserver):
                 batch.groups[name.group].append(trajectory.reward)
 
     kept = finished
-
-    def limited(self, agents: int, why: str) -> None:
-        with self.lock:
-            self.at_once = agents, why
 
     def hosts(self, trials: Mapping[str, tuple[int, int]], lost: int) -> None:
         with self.lock:
@@ -327,9 +322,6 @@ def _batch(batch: Batch, state: RunState) -> dict[str, Line]:
         groups.append((f"reward {reward:.3f}", ""))
     per_second = batch.tokens / max(1.0, state.now - batch.began)
     tokens = [(f"{per_second:,.0f} a second", ""), (f"{batch.tokens:,} sampled in this batch", "")]
-    if state.at_once is not None:
-        agents, why = state.at_once
-        tokens += [(f"{agents} agents at once", ""), (f"({why})", "dim")]
     return {"trials": trials, "groups": groups, "tokens": tokens}
 
 

@@ -9,7 +9,7 @@ import httpx
 
 from harbortrainer.backend.adapter import CONFIG, TENSORS
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CallLimits
-from harbortrainer.backend.faults import SDK_ERRORS, awaited, plain
+from harbortrainer.backend.faults import awaited, plain, sdk_errors
 from harbortrainer.backend.http import http_client
 from harbortrainer.backend.sessions import Session
 from harbortrainer.errors import BackendError, UserError
@@ -45,7 +45,7 @@ async def _external(session: Session, path: str) -> AsyncIterator[str]:
     try:
         yield external
     finally:
-        with contextlib.suppress(TimeoutError, *SDK_ERRORS):  # they expire
+        with contextlib.suppress(TimeoutError, *sdk_errors()):  # they expire
             await session.rest.delete_checkpoint_from_tinker_path(external)
 
 

@@ -21,8 +21,6 @@ SCRIPTED = (
     "tau: the user is scripted and follows no instruction of its scenario: rewards cannot be compared with tau-bench's"
 )
 
-MOST = 1000  # conversations at once
-
 
 @dataclass(frozen=True, slots=True)
 class TauVenue:
@@ -52,10 +50,6 @@ class TauVenue:
         user = model_of("user", config.user)
         scripted = (user is None or user.model == SCRIPTED_USER) and self.new_user is None
         return [SCRIPTED] if scripted and any(place.name != DESK for place in places) else []
-
-    def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
-        """Return the most conversations at once: they need a copy of what they change, and no environment."""
-        return MOST, "conversations at once"
 
     def room(self, run: "RunParts") -> "TauRoom":
         from harbortrainer.bundled.tau.room import TauRoom

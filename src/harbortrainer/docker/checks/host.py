@@ -10,7 +10,7 @@ import requests
 from docker.errors import DockerException
 
 from harbortrainer.config import Auto
-from harbortrainer.docker.checks.preflight import check_docker, docker_capacity
+from harbortrainer.docker.checks.preflight import check_docker
 from harbortrainer.docker.daemon import ping_docker
 from harbortrainer.docker.images.image import Image, image_notes, images_of
 from harbortrainer.docker.images.needs import needs_note
@@ -22,7 +22,6 @@ from harbortrainer.docker.network.bridge import open_for
 from harbortrainer.docker.network.reach import network_works
 from harbortrainer.stopping import in_daemon_thread
 
-REMOTE = 256  # environments of a sandbox service, whose limits are not known here
 Say = Callable[[str], None]
 
 
@@ -41,12 +40,6 @@ class EnvironmentHost(Protocol):
     def needs(self, tasks: Sequence[Path], at_once: int, ahead: int) -> list[str]:
         """Return lines on what missing images of tasks take. Blocking."""
         return []
-
-    def capacity(
-        self, tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0
-    ) -> tuple[int, str]:
-        """Return the most environments of these tasks at once, and what bounds them. Blocking. Raises UserError."""
-        return REMOTE, f"{REMOTE} environments of a service"
 
     async def build(self, task: Path, run_id: str, prebuilt_only: bool) -> Collection[Image]:
         """Return the images of a task; those that are missing are made. Raises ImageError.
@@ -90,7 +83,6 @@ class DockerHost:
     """The daemon of this machine, or of DOCKER_HOST."""
 
     check = staticmethod(check_docker)
-    capacity = staticmethod(docker_capacity)
     needs = staticmethod(needs_note)
     open_network = staticmethod(open_for)
     tidy = staticmethod(tidy)

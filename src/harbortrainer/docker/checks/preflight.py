@@ -1,6 +1,4 @@
-"""What the Docker daemon can carry: checks, once before a run, of version, disk, memory, CPUs, networks and tools; how
-many environments its machine has room for (`n_parallel_envs=auto`).
-"""
+"""What the Docker daemon can carry: checks, once before a run, of version, disk, memory, CPUs, networks and tools."""
 
 import os
 import resource
@@ -8,9 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_network
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import docker
@@ -19,7 +15,7 @@ from docker.errors import DockerException
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, TaskConfig
 
 from harbortrainer.commands import command
-from harbortrainer.docker.box.compose import COMPOSE, MAIN, read_compose
+from harbortrainer.docker.box.compose import COMPOSE
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.builds import buildkit_feature, is_here
 from harbortrainer.docker.images.image import task_reference
@@ -32,21 +28,15 @@ MIN_API = (1, 40)  # Docker 19.03
 MIN_FREE_BYTES = 2 * 1024**3
 DESCRIPTORS_BESIDE_ENVS = 256
 DESCRIPTORS_AN_ENV = 8
-BUSY_CPUS = 8  # times the daemon's: an agent's container mostly waits for the policy
-MEMORY_SHARE = 0.75  # of the machine's memory; the rest is for the daemon, this process, a server
-UNLIMITED_MB = 512  # what a task without memory_mb counts
-UNLIMITED_CPUS = 1.0
-MOST = 1000  # environments at once: a bridge has room for 1,023 containers
-_DEFAULT_NETWORKS = 31  # in the daemon's own address pools, the default bridge included
 _CLI_SEC = 30
 _MIB = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
 class TaskNeeds:
-    """What one trial of a task needs; `cpus`, `memory_mb`: 0 = no limit; `beside_mb`: the agent's part of the memory.
+    """What one trial of a task needs; `cpus`, `memory_mb`: 0 = no limit;
 
-    `networks`: how many compose makes. `buildkit`: the construct for which the CLI has to build, None = none.
+    `buildkit`: the construct for which the CLI has to build, None = none.
     `isolated`: some phase must not reach every network.
     """
 
@@ -55,10 +45,8 @@ class TaskNeeds:
     cpus: float
     memory_mb: int
     compose: bool = False
-    networks: int = 0
     buildkit: str | None = None
     isolated: bool = False
-    beside_mb: int = 0
 
 
 @dataclass(slots=True)
@@ -85,51 +73,12 @@ def check_docker(
     _check_descriptors(n_containers, findings)
     needs = [task_needs(task, environment_kwargs, beside_mb) for task in tasks]
     check_memory(needs, n_containers, info["MemTotal"], findings)
-    check_cpus(needs, n_containers, info["NCPU"], findings)
-    bridges = client.networks(filters={"driver": "bridge"}) if any(task.compose for task in needs) else []
-    check_networks(needs, n_containers, info.get("DefaultAddressPools") or (), len(bridges), findings)
+    check_cpus(needs, info["NCPU"], findings)
     check_isolation(needs, findings)
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
     return findings.warnings + missing_note({task.name: lacking for task, lacking in missing_images(tasks).items()})
-
-
-def docker_capacity(
-    tasks: Sequence[Path], environment_kwargs: Mapping[str, Any], beside_mb: int = 0
-) -> tuple[int, str]:
-    """Return the most environments of these tasks, and what bounds the number, in words. Blocking.
-
-    `beside_mb`: memory of an agent in the container. Raises EnvironmentFault without a daemon, UserError.
-    """
-    client = connect()
-    info = client.info()
-    needs = [task_needs(task, environment_kwargs, beside_mb) for task in tasks]
-    networks = None
-    if any(task.networks for task in needs):
-        bridges = len(client.networks(filters={"driver": "bridge"}))
-        networks = networks_left(info.get("DefaultAddressPools") or (), bridges)
-    return capacity(needs, info["MemTotal"], info["NCPU"], resource.getrlimit(resource.RLIMIT_NOFILE)[1], networks)
-
-
-def capacity(
-    needs: Sequence[TaskNeeds], memory: int, cpus: int, files: int, networks: int | None = None
-) -> tuple[int, str]:
-    """`memory`: bytes; `files`: the hard limit on open files; `networks`: that Docker has addresses for."""
-    have = int(MEMORY_SHARE * memory / _MIB)
-    each = fmean([task.memory_mb or UNLIMITED_MB + task.beside_mb for task in needs] or [UNLIMITED_MB])
-    of_cpu = fmean([task.cpus or UNLIMITED_CPUS for task in needs] or [UNLIMITED_CPUS])
-    bounds = [
-        (MOST, "containers of a network"),
-        (int(have / each), f"memory: {have} MiB for environments of {each:.0f} MiB"),
-        (int(BUSY_CPUS * cpus / of_cpu), f"processors: {BUSY_CPUS} x {cpus}, for environments of {of_cpu:.1f}"),
-    ]
-    if files != resource.RLIM_INFINITY:
-        bounds.append(((files - DESCRIPTORS_BESIDE_ENVS) // DESCRIPTORS_AN_ENV, f"open files: {files}"))
-    if networks is not None and (of_task := max(task.networks for task in needs)):
-        bounds.append((networks // of_task, f"networks of compose tasks: {networks} left"))
-    least, why = min(bounds, key=lambda bound: bound[0])
-    return max(1, least), why
 
 
 def connect() -> docker.APIClient:
@@ -211,7 +160,7 @@ def check_memory(needs: Sequence[TaskNeeds], n: int, total: int, findings: Findi
         )
 
 
-def check_cpus(needs: Sequence[TaskNeeds], n: int, have: int, findings: Findings) -> None:
+def check_cpus(needs: Sequence[TaskNeeds], have: int, findings: Findings) -> None:
     too_many = [task for task in needs if task.cpus > have]
     if refused := [task for task in too_many if task.compose]:  # the Engine API's quota may be more, compose's not
         findings.errors.append(
@@ -221,32 +170,6 @@ def check_cpus(needs: Sequence[TaskNeeds], n: int, have: int, findings: Findings
     if slow := [task for task in too_many if not task.compose]:
         findings.warnings.append(
             f"{_named(slow)}: cpus={max(task.cpus for task in slow):g}, Docker has {have}: it will be slower"
-        )
-    mean = sum(task.cpus for task in needs) / max(1, len(needs))
-    if mean * n > BUSY_CPUS * have:
-        findings.warnings.append(
-            f"{n} environments at once may use {mean * n:.0f} CPUs ({mean:.1f} each on average), Docker has {have}: "
-            "lower n_parallel_envs if agents or verifiers time out"
-        )
-
-
-def check_networks(
-    needs: Sequence[TaskNeeds], n: int, pools: Sequence[Mapping[str, Any]], in_use: int, findings: Findings
-) -> None:
-    """`pools`: the daemon's DefaultAddressPools; empty = its built-in ones. `in_use`: number of bridge networks."""
-    most = max((task.networks for task in needs), default=0)
-    left = networks_left(pools, in_use)
-    if most == 0 or left >= most * n:
-        return
-    fix = "remove unused networks (docker network prune), add default-address-pools to the daemon's daemon.json"
-    if left < most:
-        findings.errors.append(
-            f"compose tasks need {most} networks each, Docker has addresses for {max(0, left)}: {fix}"
-        )
-    else:
-        findings.warnings.append(
-            f"compose tasks may need {most * n} networks at once, Docker has addresses for {left} more: {fix}, "
-            "or lower n_parallel_envs"
         )
 
 
@@ -291,14 +214,6 @@ def _is_to_build(task: TaskNeeds) -> bool:
     return task.buildkit is not None and not is_here(task_reference(task.path / "environment"))
 
 
-def networks_left(pools: Sequence[Mapping[str, Any]], in_use: int) -> int:
-    """Return how many more networks Docker has addresses for; arguments as those of `check_networks`."""
-    if not pools:
-        return _DEFAULT_NETWORKS - in_use
-    bases = [(ip_network(pool["Base"], strict=False), int(pool["Size"])) for pool in pools]
-    return sum(2 ** max(0, size - base.prefixlen) for base, size in bases if base.version == 4) - in_use
-
-
 def _output(*command: str) -> str:
     """What a command prints; "" when it is missing or fails."""
     if shutil.which(command[0]) is None:
@@ -320,15 +235,11 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
 
     Raises UserError, OSError.
     """
-    agents, others, own_cpus, compose, networks, buildkit, isolated = fact(
-        task_dir, "needs", lambda: _stated_needs(task_dir)
-    )
+    agents, others, own_cpus, compose, buildkit, isolated = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
     cpus = _override(environment_kwargs, "override_cpus") or own_cpus
     memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, others)
-    return TaskNeeds(
-        task_dir.name, task_dir, cpus, int(memory), compose, networks, buildkit=buildkit, isolated=isolated,
-        beside_mb=beside_mb,
-    )  # fmt: skip
+    name = task_dir.name
+    return TaskNeeds(name, task_dir, cpus, int(memory), compose, buildkit=buildkit, isolated=isolated)
 
 
 def _stated_needs(task_dir: Path) -> list[Any]:
@@ -341,10 +252,10 @@ def _stated_needs(task_dir: Path) -> list[Any]:
     compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():
         isolated = bool(network_modes(config) - {NetworkMode.PUBLIC})
-        return [*stated, True, _networks(compose), None, isolated]
+        return [*stated, True, None, isolated]
     built = dockerfile.exists() and not config.environment.docker_image
     feature = buildkit_feature(dockerfile.read_text(errors="replace")) if built else None
-    return [*stated, False, 0, feature, False]
+    return [*stated, False, feature, False]
 
 
 def network_modes(config: TaskConfig) -> set[NetworkMode]:
@@ -368,11 +279,3 @@ def _environments(config: TaskConfig) -> Iterator[EnvironmentConfig]:
     for verifier in (config.verifier, *(step.verifier for step in config.steps or ())):
         if verifier is not None and verifier.environment is not None:
             yield verifier.environment
-
-
-def _networks(compose: Path) -> int:
-    given = read_compose(compose)
-    own = sum(not (isinstance(network, dict) and network.get("external")) for network in given["networks"].values())
-    services = {MAIN: {}} | given["services"]
-    bare = any(not isinstance(one, dict) or not one.keys() & {"networks", "network_mode"} for one in services.values())
-    return own + (bare and "default" not in given["networks"])

@@ -73,7 +73,7 @@ def missing_note(missing: Mapping[str, str]) -> list[str]:
         for kind, tasks in kinds.items()
         if kind
     ]
-    return [f"task images that are missing here: {', '.join(parts)}"] if parts else []
+    return [f"tasks whose images are missing here: {', '.join(parts)}"] if parts else []
 
 
 def save_images(names: Sequence[str], file: Path) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -22,16 +22,21 @@ def needs_note(tasks: Sequence[Path], at_once: int, ahead: int) -> list[str]:
 
     [] = none is missing. Blocking. Raises docker.errors.DockerException.
     """
-    missing = [task for task, lacking in missing_images(tasks).items() if lacking]
+    missing = _names([task for task, lacking in missing_images(tasks).items() if lacking])
     if not missing:
         return []
-    names = {names_of(task)[-1] for task in tasks if names_of(task)}
+    names = _names(tasks)
     steps = {step for task in tasks for step in fact(task, "steps", partial(_steps, task))}
     line = f"task images: {len(names)} for {len(tasks)} tasks, of {len(steps)} different steps, {len(missing)} missing"
     known = {name: one for name, one in made().items() if name in names}
     if len(known) < LEAST:
         return [f"{line}; bytes and hours are known once {LEAST} of them were made here"]
     return [f"{line}; {_estimate(known, len(names), len(missing), at_once, min(ahead, len(names)))}"]
+
+
+def _names(tasks: Iterable[Path]) -> set[str]:
+    """One name of each image of the tasks, of which many may share one."""
+    return {names[-1] for task in tasks if (names := names_of(task))}
 
 
 def _estimate(

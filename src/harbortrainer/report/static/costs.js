@@ -98,10 +98,6 @@ function times(page, run) {
     ),
     floorSection(run),
     plots(page, ["util/requests_in_flight", "util/agents_at_work", "rollout/trials_per_second", "rollout/tail_ratio"]),
-    plots(page, ["rollout/parallel_limit", "rollout/parallel_tokens_per_second"]),
-    run.atOnce.agents
-      ? soft(`n_parallel_envs=auto: ${run.atOnce.agents} agents at once at last: ${run.atOnce.why}`)
-      : null,
     ages(page, run),
     timeline(run),
   ];

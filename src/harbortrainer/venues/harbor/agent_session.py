@@ -5,7 +5,7 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a web server, slow to import
 
     from harbortrainer.model_api.service import ModelApi
 
-NEAR = 0.5  # share of context_limit; an agent whose first prompt takes more gets nowhere
+FIRST_SHARE = 0.5  # of context_limit; an agent whose first prompt takes more gets nowhere
 LAST_OUTPUT = 300  # characters of a program's output in a detail
 NEVER_ASKED = "the agent never asked the policy"
 
@@ -131,20 +131,6 @@ class AgentSession:
         words = last_words(self.failure or (printed(result.trial_uri) if result else ""))
         return f"{why}{': ' if words else ''}{words}"
 
-    def check_first_prompt(self, agent: str) -> None:
-        """Raises UserError when the prompt before the agent's first answer takes too much of the context."""
-        limit, own = self.exchange.conversation.context_limit, self.own_turns
-        if not own:
-            if self.exchange.full:
-                raise UserError(f"agent={agent}: context_limit={limit}: {self._silent()}; raise context_limit")
-            return
-        n = len(own[0].new_tokens_T)
-        if n > NEAR * limit:
-            raise UserError(
-                f"agent={agent}: its first prompt has {n} tokens of context_limit={limit}; give at least "
-                f"context_limit={round(n / NEAR)}, or choose an agent with a shorter prompt"
-            )
-
 
 Policy = TinkerLLM | AgentSession  # what a trial's agent asks
 
@@ -160,7 +146,6 @@ class AgentService:
 
     endpoint: "ModelApi"
     prompts: Prompts
-    _checked: set[str] = field(default_factory=set)  # agents whose first prompt was, in a trial of this process
 
     @classmethod
     def of(cls, template: ChatTemplate) -> "AgentService":
@@ -171,23 +156,14 @@ class AgentService:
 
     @contextlib.asynccontextmanager
     async def session(self, conversation: Conversation, config: Config) -> AsyncIterator[AgentSession]:
-        """Open the session of a trial, with its key; closed with the block.
-
-        Then checks the first one that asked the policy.
-
-        Raises UserError when its first prompt is too long.
-        """
-        turns = config.max_turns
-        exchange = Exchange(conversation, self.prompts, max_turns=turns, may_compact=config.enable_summarize)
+        """Open the session of a trial, with its key; closed with the block."""
+        turns, compacts = config.max_turns, config.enable_summarize
+        exchange = Exchange(conversation, self.prompts, max_turns=turns, may_compact=compacts, first_share=FIRST_SHARE)
         session = AgentSession(exchange, self.endpoint, self.endpoint.open(exchange))
         try:
             yield session
         finally:
             await session.close()
-        if config.agent not in self._checked:
-            session.check_first_prompt(config.agent)
-            if session.own_turns:
-                self._checked.add(config.agent)
 
 
 def printed(trial_uri: str) -> str:

@@ -154,10 +154,10 @@ def python_warning(version: tuple[int, int, int] = sys.version_info[:3]) -> list
 
 def _check_sandboxes(kind: EnvironmentType) -> None:
     """Check that Harbor finds what a sandbox service needs here: package, key, program. Raises UserError."""
-    from harbor.environments.factory import EnvironmentFactory
-
     if kind is EnvironmentType.DOCKER:
         return
+    from harbor.environments.factory import EnvironmentFactory  # slow to import
+
     try:
         EnvironmentFactory.run_preflight(kind)
     except (ImportError, SystemExit) as error:  # the latter is how Harbor says that a key is missing

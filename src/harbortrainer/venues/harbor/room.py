@@ -46,10 +46,6 @@ class HarborRoom:
             run.sampler.follow(self.fleet)
 
     @property
-    def outages(self) -> int:
-        return self.fleet.outages
-
-    @property
     def metrics(self) -> Mapping[str, float]:
         return {} if self._cluster is None else self.fleet.metrics
 

@@ -74,13 +74,6 @@ class HarborVenue:
         ahead = config.batch_size * (1 + STEPS_AHEAD)
         return [*lines, *host.needs(folders, builds_at_once(), ahead)]
 
-    def capacity(self, tasks: Sequence[Task], config: Config) -> tuple[int, str]:
-        """Return the most environments at once, and what bounds them. Raises UserError."""
-        from harbortrainer.venues.harbor.program import agent_memory
-
-        folders = list(map(folder_of, tasks))
-        return self._host(config).capacity(folders, config.environment_kwargs, agent_memory(config))
-
     def room(self, run: "RunParts") -> "HarborRoom":
         from harbortrainer.venues.harbor.room import HarborRoom
         from harbortrainer.venues.harbor.trial import new_trial
