@@ -39,7 +39,7 @@ REAL_CLIENTS = (
 LOOK = ("docker_leaks", "trial_isolation", "another_user", "task_build")  # at what dead processes have left
 TIDY = (  # start runs, evaluations or qualifications, each of which removes what dead processes have left
     *("train", "train_refused", "budget", "server_loss", "evaluate", "evaluate_oracle", "off_policy_run", "vllm_run"),
-    *("task_check", "task_attacks", "parallel_auto", "hosts", "wheel"),
+    *("task_check", "task_attacks", "hosts", "wheel"),
 )
 SLOW = (  # the longest first; what compiles and what waits for containers in turns
     *("server_passes", "quiet_attacks", "base_models", "server_upkeep", "server_memory", "train", "wheel", "cookbook"),
