@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,14 +24,21 @@ PAGE = "<html><title>Welcome to nginx!</title></html>"
 
 
 @contextlib.contextmanager
-def failing_server(answers: Mapping[str, Any], otherwise: int | str | None = 500) -> Iterator[str]:
-    """Its URL. `answers`: JSON by path. `otherwise`: all other answers' status, a page, or None: there are none."""
+def failing_server(
+    answers: Mapping[str, Any], otherwise: int | str | None = 500, asked: list[float] | None = None
+) -> Iterator[str]:
+    """Its URL. `answers`: JSON by path. `otherwise`: all other answers' status, a page, or None: there are none.
+
+    `asked`: gets the time of each request.
+    """
     ended = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.append(time.monotonic())
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = self.path.split("?")[0]
             known = path in answers or isinstance(otherwise, str)

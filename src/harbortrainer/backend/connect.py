@@ -122,7 +122,7 @@ class Backend:
 async def connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:
     """Check URL, key, health and model, in this order; then get the contract from `measure`. Raises UserError."""
     url = server_url(config)
-    return await first_contact(url, _connect(url, config, measure, api, say))
+    return await first_contact(url, _connect(url, config, measure, api, say), known=kind_of(config).needs_key)
 
 
 async def _connect(url: str, config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:

@@ -16,26 +16,29 @@ from harbortrainer.backend.http import http_client
 from harbortrainer.errors import BackendError, one_line
 from harbortrainer.stopping import run_until
 
-QUIET_SEC, ASKS, ASK_LIMIT_SEC = 5.0, 2, 4.0  # without an answer; then it is asked something that needs no work
+QUIET_SEC, ASKS, ASK_LIMIT_SEC = 4.0, 2, 5.0  # without an answer; then it is asked something that needs no work
+BESIDE = ("/healthz", "/session_heartbeat", "_config", "/telemetry")  # what the SDK asks whatever else it waits for
+FIRST = ("/client/config", "/get_server_capabilities", "/create_session", "/create_model")
+REFUSALS = (400, 401, 403, 409, 429)  # by a server that knows the request
 MOST, PATIENCE_SEC, POLL_SEC, NAME_LIMIT_SEC = 4, 3.0, 0.5, 3.0  # answers in a row, seconds from the first on
 
 
-async def first_contact[T](url: str, work: Coroutine[Any, Any, T]) -> T:
+async def first_contact[T](url: str, work: Coroutine[Any, Any, T], *, known: bool) -> T:
     """Return the result of `work`, which is ended when the server fails again and again, or falls silent.
 
-    Raises BackendError; where the server is not this project's, it says what it is.
+    Raises BackendError. Where the server lacks a request that comes first, it says what the server is, unless `known`.
     """
     try:
         return await run_until(work, _failing(url))
     except BackendError as error:
         cause = error.__cause__
-        keyless = isinstance(cause, tinker.AuthenticationError | tinker.PermissionDeniedError)
-        if keyless or not isinstance(cause, tinker.APIStatusError | tinker.APIResponseValidationError):
+        if known or not isinstance(cause, tinker.APIStatusError | tinker.APIResponseValidationError):
             raise
-        if (name := await _name(url)) is None:
+        path, name = cause.request.url.path, await _name(url)
+        if cause.status_code in REFUSALS or not path.endswith(FIRST) or name is None:
             raise
-        asked = f"{cause.status_code} to {cause.request.method} {cause.request.url.path}"
-        raise BackendError(f"{error} ({asked}); {_no_api(name)}") from None
+        asked = f"{cause.status_code} to {cause.request.method} {path}"
+        raise type(error)(f"{error} ({asked}); {_no_api(name)}") from None
 
 
 async def _failing(url: str) -> NoReturn:
@@ -49,7 +52,8 @@ async def _failing(url: str) -> NoReturn:
         match record.args:
             case (method, httpx.URL() as asked, _, int(status), _) if str(asked).startswith(url):
                 count, since = failed.pop(request := f"{status} to {method} {asked.path}", (0, time.monotonic()))
-                heard = time.monotonic()
+                if not asked.path.endswith(BESIDE):
+                    heard = time.monotonic()
                 if status >= httpx.codes.INTERNAL_SERVER_ERROR and not asked.path.endswith("/healthz"):
                     failed[request] = count + 1, since
         return record.levelno > logging.INFO
@@ -61,11 +65,10 @@ async def _failing(url: str) -> NoReturn:
         while True:
             for request, (count, since) in list(failed.items()):
                 if count >= MOST and time.monotonic() - since >= PATIENCE_SEC:
-                    said = _no_api(await _name(url) or "this project's server")
-                    raise BackendError(f"{url}: answers {request}, {count} times; {said}")
-            if time.monotonic() - heard > QUIET_SEC and await _deaf(url):
-                said = _no_api(await _name(url) or "this project's server")
-                raise BackendError(f"{url}: answers GET {PATH}, and no other request; {said}")
+                    name = await _name(url) or "this project's server"
+                    raise BackendError(f"{url}: answers {request}, {count} times; {_no_api(name)}")
+            if time.monotonic() - heard > QUIET_SEC and await _deaf(url) and (name := await _name(url)):
+                raise BackendError(f"{url}: answers GET {PATH}, and no other request; {_no_api(name)}")
             await asyncio.sleep(POLL_SEC)
     finally:
         logger.removeFilter(watched)

@@ -36,7 +36,7 @@ async def probe(args: ServerArgs) -> int:
             progress = functools.partial(print, file=sys.stderr, flush=True)
             return await load_or_probe(session, model, args.refresh, progress)
 
-    report = await first_contact(url, measured())
+    report = await first_contact(url, measured(), known=kind_of(config).needs_key)
     if not give_json(report.to_json(), args.json):
         show(report, Console(highlight=False))
     return 0

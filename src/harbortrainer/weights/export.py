@@ -45,7 +45,8 @@ async def export(args: ExportArgs) -> int:
         _remove(growing, whole)
         growing.mkdir(parents=True)
         try:
-            model_name = await first_contact(url, _write(args, subject, subject.path, growing, url))
+            writing = _write(args, subject, subject.path, growing, url)
+            model_name = await first_contact(url, writing, known=kind_of(args).needs_key)
             if args.merged:
                 await merge(args.python, model_name, growing, whole)
                 for name in (CARD, SPLIT_FILE, DATASET_FILE):
