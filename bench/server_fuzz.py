@@ -128,12 +128,21 @@ class Client:
         of: dict[str, Any] = {"base_model": str(self.model)}
         if self.samplers and self.rng.random() < 0.5:
             of = {"model_path": self.rng.choice(self.samplers)}
-        prompt = {"chunks": [{"type": "encoded_text", "tokens": self.tokens()}]}
+        tokens = self.tokens()
+        prompt = {"chunks": [{"type": "encoded_text", "tokens": tokens}]}
+        if self.rng.random() < 0.1:
+            of["target_prompt_logprobs"] = self.targets(len(tokens) - 1)
         scored = self.rng.random() < 0.4
         samples = self.rng.choice((1, 1, 1, 3, 8))
         return self.raw.post(
             "asample", prompt=prompt, sampling_params=params, num_samples=samples, prompt_logprobs=scored, **of
         )
+
+    def targets(self, places: int) -> dict[str, Any]:
+        """Two named tokens for each place of a prompt but its last; none for one more, at times."""
+        wrong = self.rng.random() < 0.2
+        ids = [self.rng.randrange(-1, VOCABULARY) for _ in range(2 * places)]
+        return {"data": ids, "dtype": "int64", "shape": [places + wrong, 2]}
 
     def save(self) -> httpx.Response:
         self.names += 1

@@ -1,5 +1,6 @@
 """Data in the formats that the recipes ask a hub for, made here. Each set is a folder under the name that they load."""
 
+import csv
 import json
 import random
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ THINGS = ("apples", "books", "coins", "drums", "eggs", "flags", "kites", "lamps"
 ANSWERS, WEIGHTS = (1, 2, 3, 4, 5), (1, 2, 4, 2, 1)  # small and uneven: a policy that guesses is right at times
 COLOURS = ("red", "green", "blue", "white", "black", "yellow")
 ROWS = {"openai/gsm8k": 160, "HuggingFaceH4/no_robots": 320}
+FORECASTS = "prophet-arena.csv"
 FEW = 80  # rows of every other set
 
 
@@ -87,6 +89,32 @@ def program(rng: random.Random) -> Row:
     return {"problem": problem, "tests": json.dumps(pairs), "metadata": "{}", "starter_code": ""}
 
 
+def sentence(rng: random.Random) -> Row:
+    """One row of WikiText's."""
+    return {"text": f" {exchange(rng)[1]} It had been so {rng.choice(('after', 'before', 'until'))} then . \n"}
+
+
+def criteria(rng: random.Random) -> Row:
+    """One row of Feedback Collection's: what is asked, a good answer, and what earns which score."""
+    asked, told = exchange(rng)
+    scores = {f"orig_score{score}_description": f"{score} of 5 words are right." for score in range(1, 6)}
+    return {"orig_instruction": asked, "orig_criteria": "Is it right?", "orig_reference_answer": told} | scores
+
+
+def forecasts(rng: random.Random) -> list[Row]:
+    """Prophet Arena's table: half of the markets close before the recipe's date of the split, half open after it."""
+    rows: list[Row] = []
+    for number in range(FEW):
+        asked, told = exchange(rng)
+        month = "2025-09" if number % 2 else "2025-11"
+        name, colour = rng.choice(NAMES), rng.choice(COLOURS)
+        row = {"submission_id": f"s{number}", "event_ticker": f"e{number}", "title": asked, "category": "Made up"}
+        row |= {"markets": json.dumps([name]), "market_outcome": json.dumps({name: rng.randint(0, 1)})}
+        row |= {"sources": json.dumps([{"title": colour, "summary": told, "ranking": 1}])}
+        rows.append(row | {"snapshot_time": f"{month}-01T00:00:00Z", "close_time": f"{month}-09T00:00:00Z"})
+    return rows
+
+
 SETS: dict[str, tuple[Callable[[random.Random], Row], dict[str, tuple[str, ...]]]] = {
     "openai/gsm8k": (word_problem, {"main": ("train", "test")}),
     "HuggingFaceH4/no_robots": (chat, {"default": ("train", "test")}),
@@ -94,6 +122,8 @@ SETS: dict[str, tuple[Callable[[random.Random], Row], dict[str, tuple[str, ...]]
     "open-thoughts/OpenThoughts3-1.2M": (thought, {"default": ("train",)}),
     "Anthropic/hh-rlhf": (preference, {"default": ("train", "test")}),
     "zwhe99/DeepMath-103K": (deep_problem, {"default": ("train",)}),
+    "Salesforce/wikitext": (sentence, {"wikitext-103-raw-v1": ("train",)}),
+    "prometheus-eval/Feedback-Collection": (criteria, {"default": ("train",)}),
     "hicai-zju/SciKnowEval": (science_choice, {"default": ("test",)}),
     "agentica-org/DeepCoder-Preview-Dataset": (
         program,
@@ -118,6 +148,13 @@ def write_set(folder: Path, rows: list[Row], configurations: dict[str, tuple[str
     (folder / "README.md").write_text("\n".join([*head, "---", ""]))
 
 
+def write_table(path: Path, rows: list[Row]) -> None:
+    with path.open("w", newline="") as table:
+        writer = csv.DictWriter(table, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def write_tasks(folder: Path, command: str, reward: str) -> None:
     """Two tasks of Harbor's form, solved by `command`; `reward`: a test of the shell."""
     graded = f"mkdir -p /logs/verifier\n{reward} && earned=1\necho ${{earned:-0}} > /logs/verifier/reward.txt\n"
@@ -133,9 +170,11 @@ def write_tasks(folder: Path, command: str, reward: str) -> None:
 
 
 def write_data(folder: Path, seed: int = 0) -> list[str]:
-    """Every set of SETS. Returns every text in them."""
+    """Every set of SETS, and FORECASTS. Returns every text in them."""
     rng = random.Random(seed)
-    found: list[str] = []
+    folder.mkdir(parents=True)
+    write_table(folder / FORECASTS, table := forecasts(random.Random(seed)))
+    found = [text for row in table for text in texts(row)]
     for name, (make, configurations) in SETS.items():
         rows = [make(rng) for _ in range(ROWS.get(name, FEW))]
         write_set(folder / name, rows, configurations)

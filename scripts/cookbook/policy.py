@@ -25,6 +25,7 @@ PROGRAM, COMMAND, DONE = "print(int(input()) + 1)", "echo done > /app/done.txt",
 ANSWERS = (
     *("Guess: 7", "Guess: 512", "Guess: 900", "Is it alive?", "Final Answer: en", "Final Answer: de"),
     *("<answer>B</answer>", "<score>1</score>", "<score>0.2</score>", f"```python\n{PROGRAM}\n```", DONE),
+    *("0.75", "Answer: 0", CALL.format("read_page", "page", "1")),
     *(CALL.format("check_solution", "code", PROGRAM), CALL.format("bash", "command", COMMAND)),
 )
 BABBLE = "Well, "  # followed by anything

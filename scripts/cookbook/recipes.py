@@ -105,6 +105,45 @@ RECIPES = {
                 f"grader_llm_name={PLAYER}",
             ),
         ),
+        Recipe(
+            "prometheus",
+            "rubric.prometheus_experimental",
+            (
+                *("groups_per_batch=2", "loss_fn=importance_sampling", "eval_every=0"),
+                f"grader_llm_name={PLAYER}",
+            ),
+        ),
+        Recipe(
+            "numerics",
+            "rl_numerics_check.train",
+            (
+                *(*FEW_GROUPS, "max_tokens=64", "task.page_chars=200", "task.num_pages_min=2", "task.num_pages_max=2"),
+                "renderer_name=qwen3_5_disable_thinking",
+            ),
+        ),
+        Recipe(
+            "forecasting",
+            "forecasting.train",
+            (
+                *(*FEW_GROUPS, "data_path=prophet-arena.csv", "max_tokens=32", "validation_group_size=1"),
+                *("max_validation_questions=4", "eval_every=1", "renderer_name=qwen3_5_disable_thinking"),
+            ),
+        ),
+        Recipe(
+            "decisions",
+            "decisions.forecasting",
+            ("data_path=prophet-arena.csv", "batch_size=8", "max_validation_questions=8", "eval_every=1"),
+        ),
+        Recipe(
+            "sweep",
+            "chat_sl.sweep",
+            (
+                *("base.batch_size=8", "training_budget_examples=16", "learning_rates=[1e-4,1e-3]", "lora_ranks=[8]"),
+                "sweep_dir=../runs/sweep",
+            ),
+            model_field="base.model_name",
+            makes="sweep/recommendations.json",
+        ),
         Recipe("guess_number", "multiplayer_rl.guess_number.train", (*SMALL_RL, "eval_every=0")),
         Recipe("twenty_questions", "multiplayer_rl.twenty_questions.train", (*SMALL_RL, "eval_every=0")),
         Recipe(
@@ -113,6 +152,14 @@ RECIPES = {
             ("batch_size=8", "num_train_datapoints=64", "num_test_datapoints=8", "eval_every=1"),
         ),
         Recipe("code_rl", ".sandbox", (*FEW_GROUPS, "max_tokens=64", "eval_every=0")),
+        Recipe(
+            "harbor_distillation",
+            ".sandbox",
+            (
+                *("group_size=2", "groups_per_batch=1", "max_turns=3", "max_tokens=64", "eval_every=0"),
+                f"teacher_model={PLAYER}",
+            ),
+        ),
         Recipe(
             "harbor_rl",
             ".sandbox",

@@ -30,9 +30,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "bench" / "RESULTS.md"
 BEGIN, END = "<!-- recipes: written by scripts/run_cookbook_recipes.sh --write -->\n", "<!-- /recipes -->\n"
 LIMIT_SEC = 1800
-SHOWN = {"train_mean_nll": "loss", "dpo_loss": "loss", "env/all/reward/total": "reward", "teacher_kl": "KL"}
+SHOWN = {
+    "train_mean_nll": "loss",
+    "train/loss": "loss",
+    "dpo_loss": "loss",
+    "env/all/reward/total": "reward",
+    "teacher_kl": "KL",
+}
 SHOWN |= {"skyrl.ai/grad_norm": "gradient"}  # of the last step
-TRAINING = ("grad_norm", "surrogate_loss:sum")  # what only the optimizer reports; only a loss of the client's
+TRAINING = ("grad_norm", "surrogate_loss:sum", "target_prob:mean")  # the optimizer's; of losses of the client's
 KEPT = threading.Lock()  # of results.json
 FAULTS = re.compile(r"Traceback|Cleaning up failed| ERROR ")
 

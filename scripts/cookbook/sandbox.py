@@ -1,10 +1,10 @@
-"""Two recipes that run programs of the policy, in containers without a network.
+"""Three recipes that run programs of the policy, in containers without a network.
 
-python -m scripts.cookbook.sandbox code_rl|harbor_rl [key=value ...]
+python -m scripts.cookbook.sandbox code_rl|harbor_rl|harbor_distillation [key=value ...]
 
-code_rl asks SandboxFusion, an HTTP service whose image no registry gives us: `serving` answers its run_code. harbor_rl
-takes a function that makes a sandbox, by default one of Modal, which needs an account: `Container.create`. Runs in the
-recipes' environment; needs the docker command and images of scripts/setup.sh.
+code_rl asks SandboxFusion, an HTTP service whose image no registry gives us: `serving` answers its run_code. The two
+of Harbor's tasks take a function that makes a sandbox, by default one of Modal, which needs an account:
+`Container.create`. Runs in the recipes' environment; needs the docker command and images of scripts/setup.sh.
 """
 
 # ruff: noqa: ASYNC109 (the cookbook's interface)
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import chz
+from tinker_cookbook.recipes.distillation import on_policy_distillation_harbor_multi_turn as distilled
 from tinker_cookbook.recipes.harbor_rl import harbor_env, train
 from tinker_cookbook.sandbox import SandboxResult
 
@@ -124,12 +125,19 @@ class Container:
         await docker("rm", "-f", self.sandbox_id)
 
 
+def tasks() -> list[harbor_env.HarborTask]:
+    folders = sorted(TASKS.resolve().iterdir())
+    return [harbor_env.HarborTask(one.name, (one / "instruction.md").read_text(), one) for one in folders]
+
+
 def harbor_rl() -> None:
     """The recipe's main function, with tasks of ours."""
-    tasks = []
-    for folder in sorted(TASKS.resolve().iterdir()):
-        tasks.append(harbor_env.HarborTask(folder.name, (folder / "instruction.md").read_text(), folder))
-    asyncio.run(train.cli_main(chz.entrypoint(train.CLIConfig), tasks, Container.create))
+    asyncio.run(train.cli_main(chz.entrypoint(train.CLIConfig), tasks(), Container.create))
+
+
+def harbor_distillation() -> None:
+    config = chz.replace(chz.entrypoint(distilled.CLIConfig), sandbox_factory=Container.create)
+    asyncio.run(distilled.cli_main(config, tasks()))
 
 
 def code_rl() -> None:
@@ -139,4 +147,4 @@ def code_rl() -> None:
 
 
 if __name__ == "__main__":
-    {"harbor_rl": harbor_rl, "code_rl": code_rl}[sys.argv.pop(1)]()
+    {"harbor_rl": harbor_rl, "harbor_distillation": harbor_distillation, "code_rl": code_rl}[sys.argv.pop(1)]()

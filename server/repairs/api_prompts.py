@@ -13,19 +13,19 @@ from typing import Any
 
 from skyrl.tinker import types
 
-from repairs import api_requests, shared
+from repairs import api_requests, api_targets, shared
 from repairs.api_datums import check_fits, text_tokens
 from repairs.api_limits import context_limit, end_tokens, vocabulary, whole_context
 from repairs.api_routes import Endpoint, bad_request, wrap
 
 ABSENT = (
     "topk_sample_logprobs",
-    "target_prompt_logprobs",
     "prompt_alt_tokens_k",
     "record_stability_info",
 )
 MOST_LIKELIEST = 128  # tokens at each place of a prompt
-LAST_N = "prompt_logprobs_last_n"  # of a request, until its row is made
+LAST_N = "prompt_logprobs_last_n"
+ASKED = "asked"  # what of a request skyrl does not pass on, until its row is made
 MOST_SAMPLES = 1024  # of one request
 MOST_TOKENS = 1 << 24  # of all its samples: 0.5 GB as JSON, and sqlite keeps 1 GB in one place
 
@@ -83,12 +83,17 @@ def with_ends(params: api_requests.SamplingParams, max_tokens: int) -> api_reque
     return found
 
 
+def note_asked(session: Any, data: Any) -> None:
+    """On the row of the request that this session makes."""
+    data.last_n, data.targets = session.info.pop(ASKED, (None, None))
+
+
 def remembered(stock: Endpoint) -> Endpoint:
     async def create_future(
         session: Any, request_type: Any, model_id: Any, request_data: Any, seq_id: Any = None
     ) -> int:
         if request_type == types.RequestType.SAMPLE:
-            request_data.last_n = session.info.pop(LAST_N, None)
+            note_asked(session, request_data)
         return await stock(session, request_type, model_id, request_data, seq_id)
 
     return create_future
@@ -101,7 +106,10 @@ def checked(stock: Endpoint) -> Endpoint:
         if request.topk_prompt_logprobs:
             request.prompt_logprobs = True
         check_scores(request, n_prompt)
-        session.info[LAST_N] = request.prompt_logprobs_last_n
+        targets = api_targets.targets_of(request, n_prompt)
+        if targets is not None:
+            request.prompt_logprobs = True
+        session.info[ASKED] = request.prompt_logprobs_last_n, targets
         max_tokens = answer_limit(n_prompt, request.sampling_params.max_tokens, request.num_samples)
         if request.prompt_logprobs:  # by the engine, whatever samples
             check_fits(n_prompt, "trained", "prompt to be scored")
@@ -115,6 +123,7 @@ def checked(stock: Endpoint) -> Endpoint:
 
 def apply() -> None:
     api_requests.apply()
+    api_targets.apply()
     shared.apply_samples()
     wrap("create_future", remembered)
     wrap("asample", checked)

@@ -5,9 +5,9 @@ field is not yet to honour it: the repairs do that.
 """
 
 # pyright: reportMissingImports=false
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, model_validator
 from skyrl.tinker import api
 
 from repairs.api_routes import open_endpoint
@@ -68,10 +68,20 @@ class SamplingParams(api.SamplingParams):
         return found.model_copy(update={"stop_tokens": [*(found.stop_tokens or []), *self._ends] or None})
 
 
+class TargetTokens(BaseModel):
+    """The SDK's TensorData of whole numbers."""
+
+    data: list[int]
+    dtype: Literal["int64"]
+    shape: list[int]
+    sparse_crow_indices: list[int] | None = None
+    sparse_col_indices: list[int] | None = None
+
+
 class SampleRequest(api.SampleRequest):
     sampling_params: SamplingParams
     topk_sample_logprobs: int = 0
-    target_prompt_logprobs: dict[str, Any] | None = None
+    target_prompt_logprobs: TargetTokens | None = None
     prompt_alt_tokens_k: int = 0
     prompt_logprobs_last_n: int | None = None
     record_stability_info: bool | None = None

@@ -11,6 +11,7 @@ from skyrl.tinker import types
 from skyrl.tinker.engine import TinkerEngine
 from skyrl.tx.utils.generator import GenerateOutput, GeneratorMixin
 
+from repairs.engine_target_prompts import named
 from repairs.shared import apply_samples, only_last
 
 stock_generate = GeneratorMixin.generate
@@ -27,10 +28,13 @@ def generate(self: Any, *args: Any, **kwargs: Any) -> GenerateOutput:
 
 def process_sample(self: Any, requests: dict[str, tuple[str, Any]]) -> dict:
     """Wraps TinkerEngine.process_sample."""
+    named.by_request = {request_id: asked.targets for request_id, (_, asked) in requests.items() if asked.targets}
     results = stock_sample(self, requests)
     for request_id, (_, asked) in requests.items():
         if isinstance(found := results.get(request_id), types.SampleOutput):
             only_last(found, asked.last_n)
+            if asked.targets and asked.targets.alone:
+                found.prompt_logprobs = None
     return results
 
 

@@ -24,6 +24,7 @@ from repairs import engine_shapes, engine_top_prompts
 from repairs.engine_programs import TooLarge
 from repairs.engine_seats import rows_of
 from repairs.engine_shapes import filled_rows, full_rows, parts, power_of_two, prompt_length
+from repairs.engine_target_prompts import named
 
 stock_generate = GeneratorMixin.generate
 
@@ -75,6 +76,7 @@ def score_prompts(self: Any, ids: jax.Array, mask: jax.Array, params: list, adap
     asked = engine_top_prompts.asked
     found = self._score(self, ids, mask, adapters, temperatures, keys, top_k, top_p, *flags, asked.best)
     scores, tokens, logprobs, asked.found, used = jax.device_get((*found, mask))
+    named.find(self, ids, mask, adapters)
     stops = [token in (one.stop_tokens or []) for token, one in zip(tokens.tolist(), params, strict=True)]
     return GenerateOutput(
         generated_ids=[[token] for token in tokens.tolist()],
@@ -112,6 +114,7 @@ def scores(self: Any, batch: types.PreparedSampleBatch, left: set[int], stock_sa
     backend.round_up_seq_len = prompt_length
     done: dict[int, types.SampleOutput] = {}
     best: dict[int, list[Any]] = {}  # of rows whose likeliest tokens were asked for
+    targets: dict[int, Any] = {}
     tokens = {row: tokens_of(batch.all_model_inputs[row]) for row in sorted(left)}
     most = self.config.sample_max_num_sequences
     most = most if most > 0 else power_of_two(max(1, len(left)))
@@ -121,16 +124,19 @@ def scores(self: Any, batch: types.PreparedSampleBatch, left: set[int], stock_sa
         filled = filled_rows(len(part.rows), part.length, part.filled)
         seated.config = self.config.model_copy(update={"sample_max_num_sequences": filled})
         engine_top_prompts.ask(batch, part.rows)
+        named.ask(batch, part.rows)
         try:
             found = stock_sample(seated, only_scores(batch, part.rows))
             engine_top_prompts.asked.take(part.rows, batch, best)
+            named.take(part.rows, targets)
         except TooLarge:
             if filled == 1:
                 raise
             engine_shapes.pass_tokens = filled * part.length // 2
             continue
         for row in part.rows:
-            done[row] = found[str(row)].model_copy(update={"topk_prompt_logprobs": best.get(row)})
+            more = {"topk_prompt_logprobs": best.get(row), "target_prompt_logprobs": targets[row]}
+            done[row] = found[str(row)].model_copy(update=more)
             del tokens[row]
     return done
 
@@ -147,7 +153,7 @@ def on_seats(stock_sample: Any) -> Any:
         found = {}
         for key, _, start, end, is_scored, _ in slices:
             own = [sequences[row] for row in range(start, end)]
-            asked = ("prompt_logprobs", "topk_prompt_logprobs") if is_scored else ()
+            asked = ("prompt_logprobs", "topk_prompt_logprobs", "target_prompt_logprobs") if is_scored else ()
             found[key] = types.SampleOutput(sequences=own, **{name: getattr(scored[start], name) for name in asked})
         return found
 

@@ -7,6 +7,8 @@ SampleInput names a sampler and not its weights.
 # pyright: reportMissingImports=false
 from typing import Any
 
+import numpy as np
+from pydantic import BaseModel
 from skyrl.tinker import types
 
 PREFIX = "external--"  # of the names of sampler checkpoints that are external weights
@@ -27,6 +29,41 @@ class OptimStepInput(types.OptimStepInput):
     adam_params: AdamParams
 
 
+class Layout(BaseModel):
+    """Of a tensor (places of a prompt but the last, K): dense, or CSR with the first cell of each row, and columns."""
+
+    shape: list[int]
+    starts: list[int] | None = None
+    columns: list[int] | None = None
+
+    def cells(self) -> tuple[np.ndarray, np.ndarray]:
+        """Row and column of each value."""
+        if self.starts is None:
+            rows, columns = np.divmod(np.arange(self.shape[0] * self.shape[1]), self.shape[1])
+            return rows, columns
+        return np.repeat(np.arange(self.shape[0]), np.diff(self.starts)), np.array(self.columns, int)
+
+
+class TargetScores(Layout):
+    values: list[float]
+
+
+class Targets(Layout):
+    """`ids`: -1 where nothing is asked for. `alone`: the prompt's own log-probabilities are not."""
+
+    ids: list[int]
+    alone: bool
+
+    def scores(self, found: np.ndarray) -> TargetScores:
+        """`found`: (at least as many places, at least K)."""
+        values = np.where(np.array(self.ids) < 0, 0.0, found[self.cells()])
+        return TargetScores(**self.model_dump(include=set(Layout.model_fields)), values=values.tolist())
+
+
+class SampleOutput(types.SampleOutput):
+    target_prompt_logprobs: TargetScores | None = None
+
+
 class SampleInput(types.SampleInput):
     """`weights`: the version of the sampler's file when the sample was asked for; None for the base model.
 
@@ -35,6 +72,7 @@ class SampleInput(types.SampleInput):
 
     weights: str | None = None
     last_n: int | None = None
+    targets: Targets | None = None
 
 
 def only_last(output: types.SampleOutput, last_n: int | None) -> types.SampleOutput:
@@ -51,7 +89,7 @@ def sampler_file(base: Any, model_id: str, checkpoint_id: str) -> Any:
 
 
 def apply_samples() -> None:
-    types.SampleInput = SampleInput
+    types.SampleInput, types.SampleOutput = SampleInput, SampleOutput
 
 
 def apply() -> None:

@@ -26,8 +26,9 @@ from repairs import api_left, shared
 from repairs.api_futures import OWN, answers
 from repairs.api_names import sampler_name
 from repairs.api_notes import utc_now
-from repairs.api_prompts import LAST_N
+from repairs.api_prompts import note_asked
 from repairs.api_routes import Endpoint, around_life, bad_request, wrap
+from repairs.api_targets import TARGETS
 from repairs.rows import Rows
 from repairs.vllm_adapters import Adapters, version
 from repairs.vllm_client import Ask, Gone, Refused, Vllm
@@ -169,6 +170,9 @@ def forwarded(stock: Endpoint) -> Endpoint:
         if request_type != types.RequestType.SAMPLE or only_scores(request_data):
             return await stock(session, request_type, model_id, request_data, seq_id)
         assert sampler is not None
+        note_asked(session, request_data)
+        if request_data.targets:
+            raise bad_request(f"{TARGETS}: ask for them in a request with max_tokens=1, the sampler is vLLM")
         n_prompt = len(render_model_input([request_data.prompt])[0].prompt_ids)
         if request_data.prompt_logprobs and n_prompt > SCORED_TOKENS:
             raise bad_request(
@@ -178,7 +182,6 @@ def forwarded(stock: Endpoint) -> Endpoint:
         if model_id:
             with contextlib.suppress(FileNotFoundError):  # the answer says that it is gone
                 request_data.weights = version(sampler.adapters.file(model_id, request_data.checkpoint_id))
-        request_data.last_n = session.info.pop(LAST_N, None)
         await session.rollback()  # nothing was written; what was read is an open connection
         request_id = await sampler.add(model_id, request_data)
         session.info[request_id] = model_id, request_data

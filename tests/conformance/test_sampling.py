@@ -146,6 +146,42 @@ def prompt_without_last() -> tinker.ModelInput:
     return tinker.ModelInput.from_ints(list(TOKENS[:-1]))
 
 
+def whole_numbers(table: np.ndarray, *, sparse: bool = False) -> tinker.TensorData:
+    """`sparse`: only those from 0 on."""
+    shape, given = list(table.shape), table >= 0
+    if not sparse:
+        return tinker.TensorData(data=table.ravel().tolist(), dtype="int64", shape=shape)
+    starts, columns = [0, *np.cumsum(given.sum(axis=1)).tolist()], given.nonzero()[1].tolist()
+    layout = {"sparse_crow_indices": starts, "sparse_col_indices": columns}
+    return tinker.TensorData(data=table[given].tolist(), dtype="int64", shape=shape, **layout)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_named_tokens_of_a_prompt_are_scored_as_the_trainer_does(training, sampler, sparse):
+    ids = np.full((len(TOKENS) - 1, 3), -1)
+    ids[4], ids[-1, 1] = (TOKENS[5], 3, 4), TOKENS[-1]
+    params, prompt = tinker.SamplingParams(max_tokens=1), tinker.ModelInput.from_ints(list(TOKENS))
+    asked = whole_numbers(ids, sparse=sparse)
+    answer = settled(sampler.sample(prompt, 1, params, target_prompt_logprobs=asked))
+    assert answer.prompt_logprobs is None and len(answer.sequences[0].tokens) == 1
+    found = answer.target_prompt_logprobs
+    assert found is not None and list(found.shape or ()) == list(ids.shape)
+    assert found.sparse_col_indices == asked.sparse_col_indices
+    targets = whole_numbers(np.maximum(ids, 0))
+    one = tinker.Datum(model_input=prompt_without_last(), loss_fn_inputs={"target_tokens": targets})
+    trained = np.array(output(training.forward([one], "cross_entropy"), "logprobs")[0]).reshape(ids.shape)
+    wanted = trained[ids >= 0] if sparse else np.where(ids >= 0, trained, 0.0)
+    assert np.ravel(found.data).tolist() == pytest.approx(np.ravel(wanted).tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("shape", [[24, 200], [23, 2], [24]])
+def test_named_tokens_of_another_shape_than_the_prompt_are_refused(sampler, shape):
+    asked = tinker.TensorData(data=[1] * int(np.prod(shape)), dtype="int64", shape=shape)
+    params, prompt = tinker.SamplingParams(max_tokens=1), tinker.ModelInput.from_ints(list(TOKENS))
+    with pytest.raises((tinker.BadRequestError, ValueError), match=r"target_prompt_logprobs.*shape"):
+        settled(sampler.sample(prompt, 1, params, target_prompt_logprobs=asked))
+
+
 def test_only_the_last_prompt_tokens_are_scored_when_asked_for(sampler):
     prompt = tinker.ModelInput.from_ints(list(TOKENS))
     found = settled(sampler.compute_logprobs(prompt, prompt_logprobs_last_n=2))

@@ -1,8 +1,9 @@
-"""A real HTTP server that is up, and fails: with 500 at everything, or at all but what a client asks first."""
+"""A real HTTP server that is up, and fails: with 500, a web page, another status or no answer, at all or some paths."""
 
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,19 +20,36 @@ FIRST = {  # answers of another make of the API, by path
 }
 
 
+PAGE = "<html><title>Welcome to nginx!</title></html>"
+
+
 @contextlib.contextmanager
-def failing_server(answers: Mapping[str, Any]) -> Iterator[str]:
-    """Its URL. `answers`: JSON by path; every other request is answered with 500."""
+def failing_server(
+    answers: Mapping[str, Any], otherwise: int | str | None = 500, asked: list[float] | None = None
+) -> Iterator[str]:
+    """Its URL. `answers`: JSON by path. `otherwise`: all other answers' status, a page, or None: there are none.
+
+    `asked`: gets the time of each request.
+    """
+    ended = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.append(time.monotonic())
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = self.path.split("?")[0]
-            body = json.dumps(answers.get(path, {"detail": "Internal Server Error"})).encode()
-            self.send_response(200 if path in answers else 500)
-            self.send_header("Content-Type", "application/json")
+            known = path in answers or isinstance(otherwise, str)
+            if not known and otherwise is None:
+                ended.wait()
+                return
+            is_page = isinstance(otherwise, str) and path not in answers
+            text = otherwise if is_page else json.dumps(answers.get(path, {"detail": "an error"}))
+            body = str(text).encode()
+            self.send_response(200 if known else int(otherwise or 500))
+            self.send_header("Content-Type", "text/html" if is_page else "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -47,5 +65,6 @@ def failing_server(answers: Mapping[str, Any]) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
+        ended.set()
         server.shutdown()
         server.server_close()

@@ -53,7 +53,11 @@ def test_the_published_modules_are_run_as_they_are(tmp_path: Path) -> None:
     place = Place(tmp_path, "python")
     for recipe in RECIPES.values():
         module = place.command(recipe)[2]
-        assert module.startswith("tinker_cookbook.recipes.") or recipe.name in ("code_rl", "harbor_rl")
+        assert module.startswith("tinker_cookbook.recipes.") or recipe.name in (
+            "code_rl",
+            "harbor_rl",
+            "harbor_distillation",
+        )
 
 
 def test_the_page_has_the_table_of_all_recipes() -> None:

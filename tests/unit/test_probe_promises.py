@@ -1,12 +1,16 @@
 """A server that says what it repairs is only asked to confirm it; one that does not keep it is measured whole."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
+import tinker
 
 from harbortrainer.probe import promises
 from harbortrainer.probe.report import ProbeFindings
 from harbortrainer.probe.session import ProbeSession
 from server.repairs import NAMES
-from tests.support.noisy_server import Numerics, probed
+from tests.support.noisy_server import Numerics, Sampling, Training, probed
 
 
 async def confirmed(numerics: Numerics) -> tuple[bool, ProbeFindings]:
@@ -40,3 +44,25 @@ async def test_a_promise_that_is_not_kept_is_not_confirmed(wrong: str):
 async def test_without_reported_norms_sums_are_not_confirmed():
     kept, _ = await confirmed(Numerics(reports_norm=False))
     assert not kept
+
+
+async def test_a_confirmation_needs_few_requests_and_one_program_for_all_passes(monkeypatch: pytest.MonkeyPatch):
+    """A server compiles a program for each shape; of passes up to 32 tokens it has one for each number of datums."""
+    shapes: list[tuple[int, ...]] = []
+    samples: list[int] = []
+    train, sample = Training.forward_backward, Sampling.sample
+
+    def forward_backward(self: Training, data: Sequence[tinker.Datum], *rest: Any) -> Any:
+        shapes.append((len(data), *(32 if one.model_input.length <= 32 else one.model_input.length for one in data)))
+        return train(self, data, *rest)
+
+    def sampled(self: Sampling, prompt: Any, num: int, params: tinker.SamplingParams, **more: Any) -> Any:
+        samples.append(params.max_tokens or 0)
+        return sample(self, prompt, num, params, **more)
+
+    monkeypatch.setattr(Training, "forward_backward", forward_backward)
+    monkeypatch.setattr(Sampling, "sample", sampled)
+    kept, _ = await confirmed(Numerics())
+    assert kept
+    assert set(shapes) == {(2, 32, 32)} and len(shapes) <= 8
+    assert len(set(samples)) == 1 and len(samples) <= 4

@@ -14,7 +14,7 @@ import httpx
 import tinker
 
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, CallLimits, Contract, ServerKind, kind_of
-from harbortrainer.backend.failing import failing
+from harbortrainer.backend.failing import first_contact
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health, memory_line, silent, until_answering, watched
 from harbortrainer.backend.http import http_client
@@ -35,7 +35,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.policy.chat_template import BaseModel, read_base_model
 from harbortrainer.policy.silence import Silences
 from harbortrainer.setting import url_problem
-from harbortrainer.stopping import End, in_daemon_thread, run_until
+from harbortrainer.stopping import End, in_daemon_thread
 
 CLOUD_URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # the SDK's own
 
@@ -124,7 +124,7 @@ class Backend:
 async def connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:
     """Check URL, key, health and model, in this order; then get the contract from `measure`. Raises UserError."""
     url = server_url(config)
-    return await run_until(_connect(url, config, measure, api, say), failing(url))
+    return await first_contact(url, _connect(url, config, measure, api, say), known=kind_of(config).needs_key)
 
 
 async def _connect(url: str, config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:

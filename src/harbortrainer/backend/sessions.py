@@ -83,9 +83,10 @@ async def open_session(rest: tinker.RestClient, url: str, key: str, say: Callabl
 
 
 async def end_session(service: tinker.ServiceClient, *, done: bool) -> None:
-    """End the session, which frees its adapters; waits at most CLOSE_LIMIT_SEC."""
+    """End the session, which frees its adapters; waits at most CLOSE_LIMIT_SEC, a third where the work failed."""
+    limit_sec = CLOSE_LIMIT_SEC if done else CLOSE_LIMIT_SEC / 3  # the server may be why
     try:
-        await asyncio.wait_for(service.close("success" if done else "interrupted"), CLOSE_LIMIT_SEC)
+        await asyncio.wait_for(service.close("success" if done else "interrupted"), limit_sec)
     except (TimeoutError, *sdk_errors()):
         return  # the server is down or lacks this request; it ends a silent session by itself
     if (note := _notes.pop(service, None)) is not None:

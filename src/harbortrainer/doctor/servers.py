@@ -11,7 +11,7 @@ from rich.console import Console
 
 from harbortrainer.backend.connect import server_url
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, kind_of
-from harbortrainer.backend.failing import failing
+from harbortrainer.backend.failing import first_contact
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health
 from harbortrainer.backend.sessions import Session, api_key, end_session, open_rest, open_session
@@ -22,7 +22,6 @@ from harbortrainer.errors import UserError
 from harbortrainer.probe.probe import load_or_probe
 from harbortrainer.probe.report import ServerReport, show
 from harbortrainer.setting import settings
-from harbortrainer.stopping import run_until
 
 log = logging.getLogger("harbortrainer")
 
@@ -37,7 +36,7 @@ async def probe(args: ServerArgs) -> int:
             progress = functools.partial(print, file=sys.stderr, flush=True)
             return await load_or_probe(session, model, args.refresh, progress)
 
-    report = await run_until(measured(), failing(url))
+    report = await first_contact(url, measured(), known=kind_of(config).needs_key)
     if not give_json(report.to_json(), args.json):
         show(report, Console(highlight=False))
     return 0

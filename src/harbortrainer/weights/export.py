@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harbortrainer.backend.connect import server_url
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, kind_of
-from harbortrainer.backend.failing import failing
+from harbortrainer.backend.failing import first_contact
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health
 from harbortrainer.backend.sessions import Session, api_key, end_session, open_rest, open_session
@@ -18,7 +18,6 @@ from harbortrainer.errors import UserError
 from harbortrainer.evaluation.policies import Subject, find_subject, refuse_elsewhere
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.run.directory import DATASET_FILE
-from harbortrainer.stopping import run_until
 from harbortrainer.tasks.split import SPLIT_FILE
 from harbortrainer.training.start import IDENTITY
 from harbortrainer.weights.arguments import ExportArgs
@@ -46,7 +45,8 @@ async def export(args: ExportArgs) -> int:
         _remove(growing, whole)
         growing.mkdir(parents=True)
         try:
-            model_name = await run_until(_write(args, subject, subject.path, growing, url), failing(url))
+            writing = _write(args, subject, subject.path, growing, url)
+            model_name = await first_contact(url, writing, known=kind_of(args).needs_key)
             if args.merged:
                 await merge(args.python, model_name, growing, whole)
                 for name in (CARD, SPLIT_FILE, DATASET_FILE):
