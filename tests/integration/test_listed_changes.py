@@ -7,7 +7,7 @@ import pytest
 
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
-from harbortrainer.docker.integrity.layer import ListedLayer, _listed
+from harbortrainer.docker.integrity.listed_layer import ListedLayer
 from tests.support.docker_parts import a_run, remove_run, started, write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -25,7 +25,7 @@ async def test_new_rights_are_changes(tmp_path: Path) -> None:
                 "rm /app/file; mkdir -m 755 /app/file",
                 user="root",
             )
-            layer = ListedLayer(one.container, *await call(_listed, one.container))
+            layer = await call(ListedLayer.of, one.container)
             found = await call(lambda: sorted(layer.changes("/app")))
             plain = [path for path in ("/app/run", "/app/same/new") if await call(layer.is_plain, path)]
     finally:

@@ -18,7 +18,7 @@ from harbortrainer.docker.integrity.asked import Asked, Footprint
 from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of, is_made_anew
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.footprint import solutions
-from harbortrainer.docker.integrity.layer import way
+from harbortrainer.docker.integrity.image_files import way
 from harbortrainer.docker.integrity.mentions import names_of, words_of, words_of_tests
 from harbortrainer.docker.integrity.network_files import removal_script
 from harbortrainer.docker.integrity.records import Records, records_of
