@@ -61,25 +61,18 @@ class Again:
         return await call(self._judged, late, seen, await footprint_of(self._environment), None)
 
     def _late(self, seen: Seen, undone: Collection[str], own: Collection[str]) -> list[FileChange]:
-        """What processes of the policy changed during verification, if verification opened it or the image has it.
-
-        Blocks.
-        """
+        """What processes of the policy changed during verification. Blocks."""
         environment = self._environment
         assert environment.phases.found is not None
         found = environment.phases.found.contents
         late = seen.late | (moved(environment.container, seen.made).difference(own) if seen.moved else set())
         known = {one.path for one in found}.difference(undone)
-        opened = (late - known).intersection(late if seen.opened is None else seen.opened)
+        new = late - known
         in_image = environment.phases.found.layer.in_image
-        changes = [FileChange(one, ChangeKind.CHANGED if in_image(one) else ChangeKind.ADDED) for one in sorted(opened)]
+        changes = [FileChange(one, ChangeKind.CHANGED if in_image(one) else ChangeKind.ADDED) for one in sorted(new)]
         if seen.changed:
             now = survey(environment.container, environment.phases.before)
-            changes += (
-                one
-                for one in now.contents
-                if one.kind is not ChangeKind.ADDED and one.path not in {*known, *opened, *now.plain, *own}
-            )
+            changes += (one for one in now.contents if one.path not in {*known, *new, *now.plain, *own})
         return changes
 
     async def changed_in(self, place: GradingPlace) -> frozenset[str]:
@@ -103,7 +96,7 @@ class Again:
         assert found is not None
         if records is None:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
-        told, named = self._told(seen, found)
+        told, named = self._told(seen, found, {one.path for one in (*found.contents, *late)})
         changed = Changed(
             (*found.contents, *late), found.plain, found.shadows, found.targets, packaged=records.listed,
             about=records.about, mounted=mounted, late={one.path for one in late}, named=named, told=told,
@@ -112,10 +105,10 @@ class Again:
         )  # fmt: skip
         return causes_of(changed, seen, asked)
 
-    def _told(self, seen: Seen, found: Survey) -> tuple[frozenset[str], frozenset[str]]:
-        """Words that tell verification what to do, and changed files that it did not open but that are among them."""
-        task, closed = self._environment.task, found.plain.difference(seen.opened or ())
-        if task is None or not (closed or seen.sockets):
+    def _told(self, seen: Seen, found: Survey, changed: set[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Words that tell verification what to do, and changed paths that it did not open but that are among them."""
+        task, closed = self._environment.task, changed.difference(seen.opened or ())
+        if task is None or not (closed or seen.sockets or seen.processes):
             return frozenset(), frozenset()
         told = words_of(task, seen, found.layer.of_image)
         return told, frozenset(path for path in closed if not told.isdisjoint(names_of(path, found.made)))

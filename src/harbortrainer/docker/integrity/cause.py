@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from harbortrainer.docker.integrity.asked import Asked, is_of_content, is_of_user, is_program, is_system
+from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_shared, is_system
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.living import EPHEMERAL
 from harbortrainer.docker.integrity.watch import SIGNAL, Process, Seen
 from harbortrainer.docker.integrity.watched import MOST_READERS
 
 _MADE_ANEW = re.compile(
-    r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys|solution)(/.*)?|/logs", re.DOTALL
+    r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys)(/.*)?|/logs", re.DOTALL
 )
 _OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home)/")  # or filled beside the work
 _TESTS, _DEVICES = "/tests/", "/dev"
@@ -29,10 +29,10 @@ class Changed:
     `shadows`: programs of which the image has one of the same name in another folder of programs. `targets`: where
     links lead. `packaged`: what a package manager's records list; `about`: files that describe a package.
     `mounted`: changed network files and devices, which a fresh container has anew. `late`: of `changes`, what processes
-    of the policy made during verification. `named`: of `plain`, those for which verification may ask by name; `told`:
-    words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has a name.
-    `accounts`: lists of accounts with new ones alone, which the instruction names. `is_same`: whether a file has the
-    image's content, and other rights or times alone.
+    of the policy made during verification. `named`: those that verification did not open but may ask for by name;
+    `told`: words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has
+    a name. `accounts`: lists of accounts with new ones alone, which the instruction names. `is_same`: whether a file
+    has the image's content, and other rights or times alone.
     """
 
     changes: tuple[FileChange, ...] = ()
@@ -150,7 +150,11 @@ class _Judge:
 
     def _is_service(self, one: Process) -> bool:
         """Whether the task asks for it, and it did nothing to verification."""
-        return self.asked.allows_process(one) and not (one.ran and self.seen.unseen_memory)
+        if not self.asked.allows_process(one) or (one.ran and self.seen.unseen_memory):
+            return False
+        names = (name.removeprefix("@") for name in one.sockets if name.startswith("@"))
+        told = (name for name in names if not self.asked.has_solution and name in self.changed.told)
+        return all(self.asked.speaks_of(f"/{name}") for name in told)
 
     def _may_listen(self, socket: str) -> bool:
         """Programs take ports for a moment of which nobody else knows the number."""
@@ -166,6 +170,8 @@ class _Judge:
         opened = self.seen.opened
         if opened is None or one.path in opened or one.path in self.changed.named:
             return True
+        if one.path in self.changed.late and one.kind is ChangeKind.ADDED:
+            return False
         return one.path not in self.changed.plain and one.path not in held  # an empty log
 
     def _is_strange(self, one: FileChange, *, beside: bool) -> bool:
@@ -173,7 +179,9 @@ class _Judge:
 
         `beside`: services run, and need what is in a new folder.
         """
-        if one.kind is not ChangeKind.ADDED or self.asked.is_place(one.path) or _OFTEN_CLEANED.match(one.path):
+        if one.kind is not ChangeKind.ADDED or one.path in self.changed.late:
+            return False
+        if self.asked.is_place(one.path) or _OFTEN_CLEANED.match(one.path):
             return False
         own = beside and posixpath.dirname(one.path) in self.changed.made
         return not own and one.path not in self.changed.packaged
@@ -201,18 +209,38 @@ class _Judge:
         if self.asked.is_area(one.path):
             return not self._is_before_work(one.path) or self._is_asked_by_tests(one)
         if one.path not in self.changed.plain:
-            if one.kind is ChangeKind.REMOVED and not self.asked.deletes and not _OFTEN_CLEANED.match(one.path):
-                return False
-            is_right = one.kind is ChangeKind.CHANGED and one.path not in {
-                *self.changed.targets,
-                *(self.seen.opened or ()),
-            }
-            return not is_program(one.path) if is_right else not (is_system(one.path) or is_of_user(one.path))
-        if one.kind is not ChangeKind.ADDED:
+            return self._is_out_of_sight(one)
+        return one.kind is ChangeKind.ADDED and self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
+
+    def _is_out_of_sight(self, one: FileChange) -> bool:
+        """Whether verification cares for a deletion, a link, rights or the like, elsewhere than the work, as little as
+        for a file that it does not open: not beside what it loads first, and not by a name that nobody told the policy.
+        """
+        path, opened = one.path, self.seen.opened
+        if opened is None or not self._places.isdisjoint(map(str, PurePosixPath(path).parents)):
             return False
-        if is_of_content(one.path) and not self._is_before_work(one.path):
-            return True
-        return self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
+        if path in self.changed.named and not self.asked.speaks_of(path, whole=path in self._listeners):
+            return False
+        if one.kind is ChangeKind.CHANGED and path not in opened and path not in self.changed.targets:
+            return not is_program(path)
+        if is_system(path) or is_of_user(path):
+            return False
+        if one.kind is ChangeKind.REMOVED:
+            return self.asked.deletes or _OFTEN_CLEANED.match(path) is not None
+        return path not in opened or self._is_read_by_work(path, anywhere=True)
+
+    @functools.cached_property
+    def _places(self) -> set[str]:
+        """Folders from which verification opens the image's files before the work, but for those of everybody."""
+        changed = {one.path for one in self.changed.changes}
+        before = (path for path in self.seen.opened or () if path not in changed and self._is_before_work(path))
+        found = {posixpath.dirname(path) for path in before if not is_system(path) and not is_made_anew(path)}
+        return {one for one in found if not is_shared(one) and not self.asked.is_place(f"{one}/")}
+
+    @functools.cached_property
+    def _listeners(self) -> set[str]:
+        """Names of sockets on which asked services listen."""
+        return {name for one in self.seen.processes if self.asked.allows_process(one) for name in one.sockets}
 
     def _is_asked_by_tests(self, one: FileChange) -> bool:
         """Whether the tests name a file, and none but they and programs that start no others opened it.
