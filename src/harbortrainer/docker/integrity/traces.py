@@ -29,9 +29,9 @@ _CALLS = {
     "x86_64": {101: _PTRACE, 26: _PTRACE, 310: _READ, 347: _READ, 311: _WRITE, 348: _WRITE, 438: _FILE, 302: _LIMIT},
     "aarch64": {117: _PTRACE, 26: _PTRACE, 270: _READ, 376: _READ, 271: _WRITE, 377: _WRITE, 438: _FILE, 261: _LIMIT},
 }
-# rename, link, symlink and truncate; below, unlink, mkdir, mknod, chmod, chown, utime and setxattr: each with its kin. Others
-# have some of these numbers in the other mode, which does no harm; left out are those of programs of 32 bits that
-# would be every mmap, ppoll or clock_gettime on x86_64. Rings (io_uring_setup, io_uring_enter) do all of it.
+# rename, link, symlink and truncate; below, unlink, mkdir, mknod, chmod, chown, utime and setxattr: each with its kin.
+# Others have some of these numbers in the other mode, which does no harm; left out are those of programs of 32 bits
+# that would be every mmap, ppoll or clock_gettime on x86_64. Rings (io_uring_setup, io_uring_enter) do all of it.
 _RINGS = (425, 426)
 _LISTEN = {"x86_64": (50, 363), "aarch64": (201,)}
 _BIND = {"x86_64": (49, 361), "aarch64": (200,)}
