@@ -257,7 +257,7 @@ def test_what_describes_a_package_is_no_hook() -> None:
     assert not judged(path, first=(), program=other, packaged=(path,), about=(path,)).hooked
 
 
-@pytest.mark.parametrize("path", ["/usr/bin/env", "/dev/null", "/tests/test.sh"])
+@pytest.mark.parametrize("path", ["/usr/bin/env", "/dev/null", "/tests/test.sh", "/etc/passwd", "/proc/meminfo"])
 def test_what_every_program_opens_is_no_work(path: str) -> None:
     assert judged("/usr/lib/x", first=(path,), instruction=f"Use {path}.", program=TEST).hooked
 

@@ -125,6 +125,7 @@ def test_rights_of_files_that_nobody_opened_are_work_where_there_is_no_solution(
         ("/opt/x/y", ("/opt/z/t", "/app/out"), {}, False),
         ("/opt/x/y", ("/opt/x/t", "/app/out"), {}, True),  # beside what verification loads first
         ("/opt/x/a/y", ("/opt/x/t", "/app/out"), {}, True),
+        ("/opt/x", ("/opt/x/t", "/app/out"), {}, True),
         ("/opt/x/y", ("/app/out", "/opt/x/t"), {}, False),  # after the work
         ("/tmp/y", ("/tmp/t", "/app/out"), {}, False),  # a folder of everybody
         ("/opt/x/y", ("/app/out",), {"named": {"/opt/x/y"}}, True),
@@ -183,3 +184,9 @@ def test_the_socket_of_a_service_is_its_own_if_the_instruction_speaks_of_it() ->
     changed = Changed((FileChange(path, ChangeKind.ADDED),), named={path})
     found = [causes_of(changed, seen, Asked(None, f"Keep {it} running.")) for it in ("a server", "it")]
     assert [bool(one) for one in found] == [False, True]
+
+
+def test_a_new_file_beside_what_verification_loads_first_is_no_work_even_if_nobody_knows_who_read_it() -> None:
+    ended: dict[str, Any] = {"program": WatchProgram(99, "/", ("x",)), "solution": None, "instruction": ASKS}
+    assert not judged("/opt/x/y", **ended)
+    assert judged("/opt/x/y", first=("/opt/x/t", "/tests/test.sh", "/app/out"), **ended)

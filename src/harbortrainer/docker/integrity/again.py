@@ -111,7 +111,9 @@ class Again:
         if task is None or not (closed or seen.sockets or seen.processes):
             return frozenset(), frozenset()
         told = words_of(task, seen, found.layer.of_image)
-        return told, frozenset(path for path in closed if not told.isdisjoint(names_of(path, found.made)))
+        plain = found.plain
+        named = (path for path in closed if not told.isdisjoint(names_of(path, found.made, short=path not in plain)))
+        return told, frozenset(named)
 
     @contextlib.asynccontextmanager
     async def fresh(self, undone: Sequence[FileChange] | None) -> AsyncIterator[GradingPlace]:

@@ -96,8 +96,8 @@ class Asked:
         return any(str(above) in self._footprint.made for above in PurePosixPath(path).parents)
 
     def names_path(self, path: str) -> bool:
-        """Return whether the instruction has the whole path, which is no program that runs everywhere, and no test."""
-        return path in self._named and not is_program(path) and not path.startswith(("/dev/", "/tests/"))
+        """Return whether the instruction has the whole path, which is nothing that every program reads, and no test."""
+        return path in self._named and not is_system(path) and not path.startswith(("/dev/", "/proc/", "/tests/"))
 
     def is_tested(self, path: str) -> bool:
         """Return whether the tests of a task without a solution name the file."""

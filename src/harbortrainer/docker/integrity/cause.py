@@ -210,14 +210,16 @@ class _Judge:
             return not self._is_before_work(one.path) or self._is_asked_by_tests(one)
         if one.path not in self.changed.plain:
             return self._is_out_of_sight(one)
-        return one.kind is ChangeKind.ADDED and self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
+        if one.kind is not ChangeKind.ADDED or self._is_verifications(one.path):
+            return False
+        return self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
 
     def _is_out_of_sight(self, one: FileChange) -> bool:
         """Whether verification cares for a deletion, a link, rights or the like, elsewhere than the work, as little as
         for a file that it does not open: not beside what it loads first, and not by a name that nobody told the policy.
         """
         path, opened = one.path, self.seen.opened
-        if opened is None or not self._places.isdisjoint(map(str, PurePosixPath(path).parents)):
+        if opened is None or self._is_verifications(path):
             return False
         if path in self.changed.named and not self.asked.speaks_of(path, whole=path in self._listeners):
             return False
@@ -228,6 +230,9 @@ class _Judge:
         if one.kind is ChangeKind.REMOVED:
             return self.asked.deletes or _OFTEN_CLEANED.match(path) is not None
         return path not in opened or self._is_read_by_work(path, anywhere=True)
+
+    def _is_verifications(self, path: str) -> bool:
+        return not self._places.isdisjoint((path, *map(str, PurePosixPath(path).parents)))
 
     @functools.cached_property
     def _places(self) -> set[str]:
