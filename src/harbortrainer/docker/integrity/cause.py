@@ -16,7 +16,7 @@ from harbortrainer.docker.integrity.watched import MOST_READERS
 _MADE_ANEW = re.compile(
     r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys)(/.*)?|/logs", re.DOTALL
 )
-_OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home)/")  # or filled beside the work
+_OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home|solution)/")  # or filled beside the work
 _TESTS, _DEVICES = "/tests/", "/dev"
 _MOST_PARENTS = 32
 
