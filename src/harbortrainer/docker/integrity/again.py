@@ -101,7 +101,7 @@ class Again:
             (*found.contents, *late), found.plain, found.shadows, found.targets, packaged=records.listed,
             about=records.about, mounted=mounted, late={one.path for one in late}, named=named, told=told,
             made=found.made, is_new_name=found.is_new_name, is_same=found.layer.is_same,
-            accounts=[] if asked.has_solution else [*_accounts(found, asked.words)],
+            accounts=[] if asked.has_solution else [*_accounts(found, asked.words, told)],
         )  # fmt: skip
         return causes_of(changed, seen, asked)
 
@@ -180,13 +180,13 @@ class Again:
         return (one for one in made if one.path in emptied and not self._asked.allows(one.path))
 
 
-def _accounts(found: Survey, words: Collection[str]) -> Iterator[str]:
-    """Lists of accounts, and their copies, that differ from the image's by accounts of which `words` have the names."""
+def _accounts(found: Survey, words: Collection[str], told: Collection[str]) -> Iterator[str]:
+    """Lists of accounts, and their copies, that differ from the image's by accounts alone that are the work's."""
     changed = {one.path for one in found.changes}
     for path in LISTS if found.layer.image is not None else ():  # else nothing tells the image's content
         old = found.layer.of_image(path) or b""
         for copy in changed & {path, f"{path}-"}:
-            if only_adds(old, found.layer.content(copy), words):
+            if only_adds(old, found.layer.content(copy), words, told):
                 yield copy
 
 
