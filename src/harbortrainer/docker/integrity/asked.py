@@ -109,10 +109,6 @@ class Asked:
         is_work = len(self._work) > 1 and path.startswith(self._work)
         return name in words and (is_work or (len(name) >= LEAST_NAME and "." in name))
 
-    def hints_at(self, path: str) -> bool:
-        """Return whether the instruction has a part of its name."""
-        return not self._hints.isdisjoint(_PART.findall(PurePosixPath(path).name.lower()))
-
     def speaks_of(self, path: str, *, whole: bool = False) -> bool:
         """Return whether the instruction has a folder above it, or a part of its name without an extension.
 

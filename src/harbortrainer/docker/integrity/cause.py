@@ -316,7 +316,7 @@ class _Judge:
                 yield path
 
     def _may_be_work(self, one: FileChange) -> bool:
-        return not self.asked.has_solution and (self.asked.is_area(one.path) or self.asked.hints_at(one.path))
+        return not self.asked.has_solution and (self.asked.is_area(one.path) or self.asked.speaks_of(one.path))
 
     def _is_no_service(self, living: Collection[Process]) -> bool:
         """Whether something goes on running although neither the solution nor the instruction wants that."""
