@@ -183,9 +183,9 @@ class Again:
 def _accounts(found: Survey, words: Collection[str], told: Collection[str]) -> Iterator[str]:
     """Lists of accounts, and their copies, that differ from the image's by accounts alone that are the work's."""
     changed = {one.path for one in found.changes}
-    for path in LISTS if found.layer.image is not None else ():  # else nothing tells the image's content
-        old = found.layer.of_image(path) or b""
+    for path in LISTS:
         for copy in changed & {path, f"{path}-"}:
+            old = found.layer.original(path) or b""
             if only_adds(old, found.layer.content(copy), words, told):
                 yield copy
 

@@ -49,6 +49,10 @@ class Layer(Protocol):
         """Return the content of the image's file, or of what took its place; None as for `content`."""
         ...
 
+    def original(self, path: str) -> bytes | None:
+        """Return the content of the image's file; None as for `content`."""
+        ...
+
     def in_image(self, path: str) -> bool:
         """Return whether the image has something there."""
         ...
@@ -217,6 +221,8 @@ class OverlayLayer:
     def of_image(self, path: str) -> bytes | None:
         found = self.image.find(path)
         return None if found is None else _content_of(found)
+
+    original = of_image
 
     def in_image(self, path: str) -> bool:
         return self.image.find(path) is not None
