@@ -55,13 +55,15 @@ class Again:
         The task's solution, and records of packages, are looked at only if that is needed.
         """
         start = Footprint() if await asyncio.to_thread(self._has_solution) else None
-        late = await call(self._late, seen, {one.path for one in undone}, own)
-        if not (causes := await call(self._judged, late, seen, start, Records())):
+        late, written = await call(self._late, seen, {one.path for one in undone}, own)
+        if not (causes := await call(self._judged, late, written, seen, start, Records())):
             return causes
-        return await call(self._judged, late, seen, await footprint_of(self._environment), None)
+        return await call(self._judged, late, written, seen, await footprint_of(self._environment), None)
 
-    def _late(self, seen: Seen, undone: Collection[str], own: Collection[str]) -> list[FileChange]:
-        """What processes of the policy changed during verification. Blocks."""
+    def _late(
+        self, seen: Seen, undone: Collection[str], own: Collection[str]
+    ) -> tuple[list[FileChange], frozenset[str]]:
+        """What processes of the policy changed during verification; which files of it they wrote or moved. Blocks."""
         environment = self._environment
         assert environment.phases.found is not None
         found = environment.phases.found.contents
@@ -73,7 +75,7 @@ class Again:
         if seen.changed:
             now = survey(environment.container, environment.phases.before)
             changes += (one for one in now.contents if one.path not in {*known, *new, *now.plain, *own})
-        return changes
+        return changes, frozenset(new)
 
     async def changed_in(self, place: GradingPlace) -> frozenset[str]:
         """Return what a container has changed since its image."""
@@ -85,9 +87,14 @@ class Again:
         return task is not None and bool(solutions(task))
 
     def _judged(
-        self, late: Sequence[FileChange], seen: Seen, footprint: Footprint | None, records: Records | None
+        self,
+        late: Sequence[FileChange],
+        written: frozenset[str],
+        seen: Seen,
+        footprint: Footprint | None,
+        records: Records | None,
     ) -> Causes:
-        """`records`: None = to be read. Blocks."""
+        """`written`: of `late`, files with new content. `records`: None = to be read. Blocks."""
         task = self._environment.task
         text, user = (_instructions(task), allowed(task)) if task else ("", frozenset[str]())
         tests = words_of_tests(task) if task and footprint is None else ()
@@ -98,7 +105,7 @@ class Again:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
         told, named = self._told(seen, found, {one.path for one in (*found.contents, *late)})
         changed = Changed(
-            (*found.contents, *late), found.plain, found.shadows, found.targets, packaged=records.listed,
+            (*found.contents, *late), found.plain | written, found.shadows, found.targets, packaged=records.listed,
             about=records.about, mounted=mounted, late={one.path for one in late}, named=named, told=told,
             made=found.made, is_new_name=found.is_new_name, is_same=found.layer.is_same,
             accounts=[] if asked.has_solution else [*_accounts(found, asked.words, told)],
