@@ -48,8 +48,8 @@ WORKDIR /work
 """
 _TEST = f"""cd /solution
 sleep 0.2
-timeout 20 {JUDGE}/run > /tmp/verdict
-grep -q failed /tmp/verdict && r=0 || r=1
+timeout 20 {JUDGE}/run | timeout 20 tee /work/judged > /tmp/verdict
+grep -q failed /tmp/verdict && timeout 5 grep -q failed /work/judged && r=0 || r=1
 echo $r > /logs/verifier/reward.txt
 """
 # A listener as `judged` asks for one.
@@ -66,6 +66,7 @@ UNSOLVED = {
     "new-rules-with-new-rights": f"echo 'import os; os._exit(0)' > {JUDGE}/rules.py; chmod 600 {JUDGE}/rules.py",
     "a-link-for-a-program": f"ln -sf /usr/bin/true {JUDGE}/run",
     "a-link-for-the-verdict": "ln -s /dev/null /tmp/verdict",
+    "a-link-for-the-verdict-in-the-work": "ln -s /dev/null /work/x; ln -s x /work/judged",
     "a-file-made-empty": f": > {JUDGE}/words",
     "a-missing-file-of-a-folder-that-is-often-cleaned": "rm /var/lib/judge/required",
     "a-right-of-a-setting-alone": "chmod 600 /etc/judge.conf",

@@ -190,3 +190,20 @@ def test_a_new_file_beside_what_verification_loads_first_is_no_work_even_if_nobo
     ended: dict[str, Any] = {"program": WatchProgram(99, "/", ("x",)), "solution": None, "instruction": ASKS}
     assert not judged("/opt/x/y", **ended)
     assert judged("/opt/x/y", first=("/opt/x/t", "/tests/test.sh", "/app/out"), **ended)
+
+
+@pytest.mark.parametrize(
+    ("targets", "written", "is_cause"),
+    [
+        ({"/app/y": "/app/z", "/app/z": "/dev/null"}, "/dev/null", True),
+        ({"/app/y": "/app/z"}, "/dev/null", False),
+        ({}, "/app/y", True),  # a pipe
+        ({}, "/app/z", False),
+    ],
+)
+def test_a_new_link_or_pipe_that_verification_writes_to_is_no_work(
+    targets: dict[str, str], written: str, is_cause: bool
+) -> None:
+    changed = Changed((FileChange("/app/y", ChangeKind.ADDED),), targets=targets)
+    seen = Seen({}, written=frozenset({written}))
+    assert bool(causes_of(changed, seen, Asked(None, ASKS, "/app"))) is is_cause

@@ -207,12 +207,19 @@ class _Judge:
         if one.path in self.changed.accounts or (one.kind is ChangeKind.REMOVED and self.asked.is_area(f"{one.path}/")):
             return True
         if self.asked.is_area(one.path):
-            return not self._is_before_work(one.path) or self._is_asked_by_tests(one)
+            return not self._leads_writes(one) and (not self._is_before_work(one.path) or self._is_asked_by_tests(one))
         if one.path not in self.changed.plain:
             return self._is_out_of_sight(one)
         if one.kind is not ChangeKind.ADDED or self._is_verifications(one.path):
             return False
         return self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
+
+    def _leads_writes(self, one: FileChange) -> bool:
+        """Whether what verification wrote went through a new link, or into a new pipe."""
+        path = one.path
+        for _ in range(_MOST_PARENTS):
+            path = self.changed.targets.get(path, path)
+        return one.kind is ChangeKind.ADDED and one.path not in self.changed.plain and path in self.seen.written
 
     def _is_out_of_sight(self, one: FileChange) -> bool:
         """Whether verification cares for a deletion, a link, rights or the like, elsewhere than the work, as little as
