@@ -29,9 +29,9 @@ class Changed:
     `shadows`: programs of which the image has one of the same name in another folder of programs. `targets`: where
     links lead. `packaged`: what a package manager's records list; `about`: files that describe a package.
     `mounted`: changed network files and devices, which a fresh container has anew. `late`: of `changes`, what processes
-    of the policy made during verification. `named`: those that verification did not open but may ask for by name;
+    of the policy made during verification. `named`: paths that verification did not open but may ask for by name;
     `told`: words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has
-    a name. `accounts`: lists of accounts with new ones alone, which the instruction names. `is_same`: whether a file
+    a name. `accounts`: lists of accounts with new ones alone that are work. `is_same`: whether a file
     has the image's content, and other rights or times alone.
     """
 

@@ -96,8 +96,7 @@ class ListedLayer:
         return old is not None and old == self.content(path)
 
     def original(self, path: str) -> bytes | None:
-        """A small one is read once an image: its container takes a tenth of a second."""
-        known = _originals(self._image)
+        known = _originals(self._image)  # small ones are read once: the container takes a tenth of a second
         if path in known:
             return known[path]
         with one_off(self._image, _NOT_STARTED, "layer") as made:
