@@ -83,6 +83,7 @@ UNSOLVED = {
     "an-owner-alone": "chown nobody /opt/key",
     "a-time-alone": "touch -d 1990-01-01 /opt/seal",
     "a-module-in-the-folder-of-solutions": "echo 'import os; os._exit(0)' > /solution/rules.py",
+    "a-listener-meanwhile": living('appears("/tests/test.sh")\n' + _LISTENS.format(name="/run/judge.sock")),
     "a-pipe-for-the-verdict": "mkfifo /tmp/verdict\n"
     + living("while True:\n    open('/tmp/verdict').read(); open('/tmp/verdict', 'w').write('passed')\n"),
     "a-right-meanwhile": living(_MEANWHILE.format(act=f"chmod('{JUDGE}/strict', 0o644)")),

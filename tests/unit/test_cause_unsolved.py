@@ -207,3 +207,12 @@ def test_a_new_link_or_pipe_that_verification_writes_to_is_no_work(
     changed = Changed((FileChange("/app/y", ChangeKind.ADDED),), targets=targets)
     seen = Seen({}, written=frozenset({written}))
     assert bool(causes_of(changed, seen, Asked(None, ASKS, "/app"))) is is_cause
+
+
+@pytest.mark.parametrize(
+    ("socket", "is_cause"), [("unix /run/judge", True), ("unix @judge", True), ("unix /run/other", False)]
+)
+def test_a_socket_of_which_verification_has_the_name_counts_if_it_is_new(socket: str, is_cause: bool) -> None:
+    seen = Seen({}, sockets=(socket,))
+    assert bool(causes_of(Changed(told={"judge"}), seen, Asked(None, "Keep it running.")).sockets) is is_cause
+    assert not causes_of(Changed(told={"judge"}), seen, Asked(None, "Keep the judge running.")).sockets

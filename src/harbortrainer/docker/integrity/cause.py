@@ -152,13 +152,19 @@ class _Judge:
         """Whether the task asks for it, and it did nothing to verification."""
         if not self.asked.allows_process(one) or (one.ran and self.seen.unseen_memory):
             return False
-        names = (name.removeprefix("@") for name in one.sockets if name.startswith("@"))
-        told = (name for name in names if not self.asked.has_solution and name in self.changed.told)
-        return all(self.asked.speaks_of(f"/{name}") for name in told)
+        return not any(self._is_told(name) for name in one.sockets if name.startswith("@"))
+
+    def _is_told(self, name: str) -> bool:
+        """Whether verification may ask for this socket, and nothing that the policy knows does."""
+        path = PurePosixPath(f"/run/{name[1:]}" if name.startswith("@") else name)
+        is_known = self.asked.has_solution or self.asked.speaks_of(str(path), whole=True)
+        return path.name in self.changed.told and not is_known
 
     def _may_listen(self, socket: str) -> bool:
         """Programs take ports for a moment of which nobody else knows the number."""
         kind, _, port = socket.partition(" ")
+        if kind == "unix" and self._is_told(port):
+            return False
         free = kind == "tcp" and int(port) >= EPHEMERAL and port not in self.changed.told
         return free or self.asked.allows_socket(socket)
 
