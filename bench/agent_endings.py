@@ -9,10 +9,11 @@ Beyond the limit: seconds from the limit to the end of the agent's phase. --writ
 import argparse
 import asyncio
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench import report
-from tests.support.agent_endings import AGENTS, CASES, Ended, demand_full, demand_packed, run_all
+from tests.support.agent_endings import AGENTS, CASES, Ended, demand_packed, run_all, small, small_compacting
 
 MOST_BEYOND_SEC = 6.0
 
@@ -27,13 +28,20 @@ def main() -> None:
     demand_packed(agents)
     names = [name.replace("context+", "context, may compact") for name in arguments.endings.split(",")]
     keys = [(agent, name) for name in names for agent in agents]
-    demand_full(keys)
+    _demand_full(keys)
     with tempfile.TemporaryDirectory(prefix="bench-endings-") as folder:
         found = asyncio.run(run_all(Path(folder), keys))
     wrong = [f"{agent}: {name}" for (agent, name), ended in found.items() if not _as_named(name, ended)]
     rows = [[name, *(_cell(found[agent, name]) for agent in agents)] for name in names]
     document = report.RESULTS if arguments.write else None
     report.publish("bench.agent_endings", "agent-endings", ["ending", *agents], rows, document, wrong=wrong)
+
+
+def _demand_full(keys: Iterable[tuple[str, str]]) -> None:
+    """End the program with a line that names the first (agent, ending) that lacks the `Shell.full` it needs."""
+    for agent, name in keys:
+        if CASES[name].fields in (small, small_compacting) and not AGENTS[agent].full:
+            raise SystemExit(f"error: no full context of {agent} is known (Shell.full); leave out {name!r}, or {agent}")
 
 
 def _as_named(name: str, ended: Ended) -> bool:

@@ -102,13 +102,6 @@ def demand_packed(agents: Iterable[str]) -> None:
             raise SystemExit(f"error: {error}") from None
 
 
-def demand_full(keys: Iterable[tuple[str, str]]) -> None:
-    """End the program with a line that names the first (agent, ending) that lacks the `Shell.full` it needs."""
-    for agent, name in keys:
-        if CASES[name].fields in (_small, _small_compacting) and not AGENTS[agent].full:
-            raise SystemExit(f"error: no full context of {agent} is known (Shell.full); leave out {name!r}, or {agent}")
-
-
 def call(agent: str, command: str, *, spaced: bool = False) -> str:
     """A turn in the template's form; `spaced`: in JSON that no serialiser writes."""
     shell = AGENTS[agent]
@@ -288,12 +281,12 @@ def _breaks(agent: str, folder: Path) -> dict[str, Any]:
     return {"agents_dir": str(folder / "pack")}
 
 
-def _small(agent: str, folder: Path) -> dict[str, Any]:
+def small(agent: str, folder: Path) -> dict[str, Any]:
     return {"context_limit": AGENTS[agent].full, "max_tokens": 500, "max_turns": 50}
 
 
-def _small_compacting(agent: str, folder: Path) -> dict[str, Any]:
-    return {**_small(agent, folder), "enable_summarize": True}
+def small_compacting(agent: str, folder: Path) -> dict[str, Any]:
+    return {**small(agent, folder), "enable_summarize": True}
 
 
 def _fills(live: Live) -> Said:
@@ -303,8 +296,8 @@ def _fills(live: Live) -> Said:
 CASES = {
     "ok": Case(solves, Outcome.COMPLETED),
     "max turns": Case(_runs(HELLO), Outcome.MAX_TURNS, fields=lambda agent, folder: {"max_turns": 2}),
-    "context": Case(_fills, Outcome.CONTEXT_LENGTH, fields=_small),
-    "context, may compact": Case(_fills, Outcome.CONTEXT_LENGTH, fields=_small_compacting),
+    "context": Case(_fills, Outcome.CONTEXT_LENGTH, fields=small),
+    "context, may compact": Case(_fills, Outcome.CONTEXT_LENGTH, fields=small_compacting),
     "deadline": Case(_late, Outcome.AGENT_TIMEOUT),
     "fault": Case(_then_lost, Outcome.INFRASTRUCTURE_ERROR, None),
     "fault once": Case(_lost_once, Outcome.COMPLETED, attempts=2),

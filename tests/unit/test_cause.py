@@ -1,6 +1,6 @@
 """What a task asks for, and on what else a reward may depend."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +11,8 @@ from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of, is_
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram
 from harbortrainer.venues.harbor.grading import unasked
+from tests.support.causes import ASKS, FILE, GONE, OTHER, PLAIN, SOLUTION, TEST, WORK, judged
 
-BLOB, OTHER = "ab/" + "0123456789" * 3, "cd/" + "f" * 38
-SOLUTION = Footprint(
-    paths=frozenset({"/usr/bin/jq", "/app/out", f"/app/.git/objects/{BLOB}", f"/cache/{'a' * 64}"}),
-    made=frozenset({"/opt/tool"}),
-    ports=frozenset({80}),
-    processes=frozenset({"redis"}),
-)
 INSTRUCTION = "Fix `/etc/app.conf` and write /srv/motd, answer.txt and Makefile; serve http://localhost:8080/x."
 
 
@@ -83,14 +77,8 @@ def test_a_version_or_an_address_is_no_port() -> None:
     assert [port for port in ports if asked.allows_process(Process("x", (port,)))] == [5000, 6000]
 
 
-FILE, WORK, GONE = (
-    FileChange("/usr/x", ChangeKind.ADDED),
-    FileChange("/app/out", ChangeKind.ADDED),
-    FileChange("/usr/y", ChangeKind.REMOVED),
-)
 LOG = FileChange("/var/log/x", ChangeKind.ADDED)
 SCRATCH = FileChange("/tmp/x", ChangeKind.ADDED)
-PLAIN = ("/usr/x", "/app/out", "/tmp/x")
 
 
 def found(opened: Mapping[str, int] | None, *changes: FileChange, processes: tuple[Process, ...] = ()) -> Causes:
@@ -218,28 +206,6 @@ def test_what_is_verifications_own_is_a_cause_and_a_hook() -> None:
     assert causes.hooked and causes.names == ["/logs/verifier/reward.txt"]
 
 
-RUNS_WORK = WatchProgram(5, "/app", ("bash", "-e", "out"))
-TEST = WatchProgram(1, "/", ("bash", "/tests/test.sh"))
-
-
-def judged(
-    path: str,
-    *,
-    solution: Footprint | None = SOLUTION,
-    instruction: str = "",
-    program: WatchProgram = RUNS_WORK,
-    first: Sequence[str] = ("/tests/test.sh", "/app/out"),
-    kind: ChangeKind = ChangeKind.ADDED,
-    plain: bool = True,
-    **facts: Any,
-) -> Causes:
-    """A change that process 9 opened after `first`, of which it opened /app/out, and its parent the tests."""
-    opened = {one: place for place, one in enumerate((*first, path))}
-    seen = Seen(opened, readers={"/tests/test.sh": (5,), "/app/out": (9,), path: (9,)}, programs={5: TEST, 9: program})
-    changed = Changed((FileChange(path, kind), WORK), {*PLAIN, path} if plain else PLAIN, **facts)
-    return causes_of(changed, seen, Asked(solution, instruction, "/app"))
-
-
 @pytest.mark.parametrize(
     ("path", "facts", "is_cause"),
     [
@@ -291,109 +257,7 @@ def test_what_describes_a_package_is_no_hook() -> None:
     assert not judged(path, first=(), program=other, packaged=(path,), about=(path,)).hooked
 
 
-ASKS = "Write /app/out by the data in /srv/data; see /usr/bin and ~/notes/a.txt."
-
-
-@pytest.mark.parametrize(
-    ("path", "facts", "is_cause"),
-    [
-        ("/srv/data/x", {}, False),  # in a folder that the instruction names
-        ("/srv/data/x", {"kind": ChangeKind.CHANGED}, False),
-        ("/srv/data/x", {"first": ()}, True),  # before anything that it names
-        ("/app/y", {}, False),  # the working directory
-        ("/usr/bin/x", {"program": WatchProgram(5, "/", ("x",))}, True),
-        ("/opt/x", {}, False),  # read by a program of the work, wherever it is
-        ("/opt/x", {"program": WatchProgram(5, "/", ("other",))}, True),
-        ("/opt/x", {"program": WatchProgram(99, "/", ("other",))}, False),  # who started it had ended
-        ("/root/.cache/x", {}, True),
-        (f"/root/.cache/{'b' * 64}", {}, False),  # named by its content
-        ("/root/notes/a.txt", {"first": ()}, False),
-        ("/home/a/.ssh", {"plain": False, "kind": ChangeKind.CHANGED}, True),  # opened
-    ],
-)
-def test_where_there_is_no_solution_the_instruction_tells_where_the_work_is(
-    path: str, facts: dict[str, Any], is_cause: bool
-) -> None:
-    assert bool(judged(path, solution=None, instruction=ASKS, **facts)) is is_cause
-
-
-READS = dict.fromkeys(("/tests/test.sh", "/app/y.txt"), (9,))
-
-
-@pytest.mark.parametrize(
-    ("path", "first", "readers", "is_cause"),
-    [
-        ("/app/y.txt", ["/tests/test.sh"], {"/app/y.txt": (9,)}, False),  # a program that starts no others
-        ("/app/y.txt", ["/tests/test.sh"], READS, False),  # the tests' own
-        ("/app/y.txt", [], READS, True),  # which was about to load them
-        ("/app/y.txt", ["/tests/test.sh"], {"/app/y.txt": (5,)}, True),  # it starts others
-        ("/app/y.txt", ["/tests/test.sh"], {"/app/y.txt": (9, 5)}, True),
-        ("/app/y.txt", ["/tests/test.sh"], {"/app/y.txt": tuple(range(9, 17))}, True),  # there may be more
-        ("/app/y.txt", ["/tests/test.sh"], {}, True),
-        ("/app/z.txt", ["/tests/test.sh"], {"/app/z.txt": (9,)}, True),  # not named
-        ("/app/Makefile", ["/tests/test.sh"], {"/app/Makefile": (9,)}, False),  # any word, in the working directory
-        ("/srv/data/Makefile", ["/tests/test.sh"], {"/srv/data/Makefile": (9,)}, True),
-        ("/srv/data/y.txt", ["/tests/test.sh"], {"/srv/data/y.txt": (9,)}, False),
-        ("/usr/lib/y.txt", ["/tests/test.sh"], {"/usr/lib/y.txt": (9,)}, True),  # elsewhere
-    ],
-)
-def test_a_file_that_the_tests_name_is_work_where_no_solution_tells(
-    path: str, first: Sequence[str], readers: Mapping[str, tuple[int, ...]], is_cause: bool
-) -> None:
-    opened = {one: place for place, one in enumerate(dict.fromkeys((*first, path, "/tests/test.sh", "/app/out")))}
-    seen = Seen(opened, readers=readers, programs={9: WatchProgram(5, "/", ("cat",)), 5: TEST})
-    changed = Changed((FileChange(path, ChangeKind.ADDED), WORK), {*PLAIN, path})
-    asked = Asked(None, ASKS, "/app", tests={"y.txt", "Makefile"})
-    assert causes_of(changed, replace(seen, opened=None, readers={}), asked)
-    assert bool(causes_of(changed, seen, asked)) is is_cause
-    assert causes_of(changed, seen, Asked(SOLUTION, ASKS, "/app", tests={"y.txt", "Makefile"}))
-
-
-@pytest.mark.parametrize(
-    ("path", "kind", "same", "is_cause"),
-    [
-        ("/app/tools/run", ChangeKind.CHANGED, True, False),
-        ("/srv/data/key", ChangeKind.CHANGED, True, False),
-        ("/app/tools/run", ChangeKind.CHANGED, False, True),  # and another content
-        ("/usr/bin/run", ChangeKind.CHANGED, True, True),
-        ("/app", ChangeKind.REMOVED, False, False),
-        ("/opt/app", ChangeKind.REMOVED, False, True),
-    ],
-)
-def test_rights_alone_and_deletions_are_work_where_no_solution_tells_and_the_work_is(
-    path: str, kind: ChangeKind, same: bool, is_cause: bool
-) -> None:
-    opened = {} if kind is ChangeKind.REMOVED else {path: 0, "/app/out": 1}
-    changed = Changed((FileChange(path, kind), WORK), PLAIN, is_same=lambda _: same)
-    assert bool(causes_of(changed, Seen(opened), Asked(None, ASKS, "/app"))) is is_cause
-
-
-def test_accounts_that_the_instruction_names_are_work_where_no_solution_tells() -> None:
-    users = FileChange("/etc/passwd", ChangeKind.CHANGED)
-    changed = Changed((users,), [users.path], accounts=[users.path])
-    kinds = Asked(None, ASKS), Asked(SOLUTION, ASKS)
-    assert [bool(causes_of(changed, Seen({users.path: 0}), asked)) for asked in kinds] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("path", "instruction", "is_cause"),
-    [
-        ("/opt/cases/five", ASKS, True),
-        ("/opt/cases/five", "Remove what is old.", False),
-        ("/srv/data/x", ASKS, False),
-        ("/tmp/x", ASKS, False),
-        ("/var/lib/apt/lists/x", ASKS, False),
-        ("/usr/bin/x", "Remove what is old.", True),
-    ],
-)
-def test_deletions_are_work_where_there_is_no_solution_but_an_instruction(
-    path: str, instruction: str, is_cause: bool
-) -> None:
-    gone = Changed((FileChange(path, ChangeKind.REMOVED),))
-    assert bool(causes_of(gone, Seen({}), Asked(None, instruction, "/app"))) is is_cause
-
-
-@pytest.mark.parametrize("path", ["/usr/bin/env", "/dev/null", "/tests/test.sh"])
+@pytest.mark.parametrize("path", ["/usr/bin/env", "/dev/null", "/tests/test.sh", "/etc/passwd", "/proc/meminfo"])
 def test_what_every_program_opens_is_no_work(path: str) -> None:
     assert judged("/usr/lib/x", first=(path,), instruction=f"Use {path}.", program=TEST).hooked
 
@@ -416,13 +280,6 @@ def test_what_a_service_deletes_in_folders_that_its_task_names_is_its_work(
     changed = Changed((FileChange(path, ChangeKind.REMOVED),), late={path})
     causes = causes_of(changed, Seen({path: 0} if opened else {}), Asked(Footprint(), ASKS, "/app"))
     assert bool(causes) is bool(causes.late) is is_cause
-
-
-def test_rights_of_files_that_nobody_opened_are_work_where_there_is_no_solution() -> None:
-    rights = [FileChange(path, ChangeKind.CHANGED) for path in ("/etc/ssh/key", "/usr/bin/tool", "/home/a/.ssh/key")]
-    causes = causes_of(Changed(tuple(rights)), Seen({}), Asked(None, ASKS, "/app"))
-    assert causes.names == ["/usr/bin/tool"]
-    assert len(causes_of(Changed(tuple(rights)), Seen({}), Asked(Footprint(), ASKS, "/app")).names) == 3
 
 
 @pytest.mark.parametrize(
@@ -489,8 +346,8 @@ def test_network_files_count_unless_they_are_asked_for() -> None:
 
 
 def test_a_folder_that_verification_makes_again_is_known_by_its_whole_name() -> None:
-    made = ("/tests", "/tests/a", "/logs", "/logs/verifier/x", "/logs/agent", "/solution", "/dev/null")
-    others = ("/testsuite", "/app/tests", "/devices", "/logs/x", "/logs/verifiers", "/dev/shm/x")
+    made = ("/tests", "/tests/a", "/logs", "/logs/verifier/x", "/logs/agent", "/dev/null")
+    others = ("/testsuite", "/solution", "/app/tests", "/devices", "/logs/x", "/logs/verifiers", "/dev/shm/x")
     assert tuple(path for path in (*made, *others) if is_made_anew(path)) == made
 
 

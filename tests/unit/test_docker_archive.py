@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker.box import archive
-from harbortrainer.docker.box.archive import ReadLimits, Target, TooMuch, fetch_file, fetch_folder
-from harbortrainer.docker.integrity.layer import entry
+from harbortrainer.docker.box.archive import ReadLimits, Target, TooMuch, entry, fetch_file, fetch_folder
 from tests.support.archives import Entry, leading_out, packed
 
 DIR, FILE, LINK, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE

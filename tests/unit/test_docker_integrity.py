@@ -10,7 +10,8 @@ import pytest
 from harbortrainer.docker.integrity import layer, restore
 from harbortrainer.docker.integrity.agent_phases import _END_VERIFIER
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
-from harbortrainer.docker.integrity.layer import ListedLayer, OverlayLayer
+from harbortrainer.docker.integrity.layer import OverlayLayer
+from harbortrainer.docker.integrity.listed_layer import ListedLayer
 from harbortrainer.docker.integrity.network_files import network_files, network_script, parse_network, removal_script
 from harbortrainer.docker.integrity.processes import _Process, _services
 from harbortrainer.harbor import MODE

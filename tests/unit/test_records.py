@@ -84,3 +84,12 @@ def test_a_lock_that_cannot_be_read_lists_nothing(text: bytes) -> None:
 @pytest.mark.parametrize("text", [b"", b"\0\0", b'"' + b"a" * 200_000, b"\xff\xfe,,\n"])
 def test_a_record_that_cannot_be_read_lists_nothing(text: bytes) -> None:
     assert listed(FILES | {f"{SITE}/p-1.dist-info/RECORD": text}) == set()
+
+
+@pytest.mark.parametrize(("kind", "start"), [("sha256", 64), ("sha512", 4), ("sha1", 2)])
+def test_an_opened_file_is_listed_that_is_named_by_its_own_content(kind: str, start: int) -> None:
+    name = hashlib.new(kind, CODE).hexdigest()
+    folders = "/".join(name[at : at + 2] for at in range(0, start % 64, 2))
+    path = "/".join(["/root/.cache", *folders.split(), name[start % 64 :]])
+    assert listed({path: CODE}, path) == {path}
+    assert listed({path: b"passed"}, path) == listed({path: CODE}) == set()

@@ -318,3 +318,13 @@ def archived(container: str, path: str, seconds: float = WORK.seconds) -> Iterat
                 yield tar
         except tarfile.TarError as error:
             raise RuntimeError(f"{what} came as a broken archive") from error
+
+
+@contextlib.contextmanager
+def entry(container: str, path: str) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+    """Yield what the container has at the path, and the content of a file. Raises FileNotFoundError, RuntimeError."""
+    with archived(container, path) as tar:
+        member = tar.next()
+        if member is None:
+            raise tarfile.ReadError(f"{path}: an empty archive")
+        yield member, (tar.extractfile(member) if member.isfile() else None) or io.BytesIO()

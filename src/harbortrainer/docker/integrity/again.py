@@ -18,7 +18,7 @@ from harbortrainer.docker.integrity.asked import Asked, Footprint
 from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of, is_made_anew
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.footprint import solutions
-from harbortrainer.docker.integrity.layer import way
+from harbortrainer.docker.integrity.image_files import way
 from harbortrainer.docker.integrity.mentions import names_of, words_of, words_of_tests
 from harbortrainer.docker.integrity.network_files import removal_script
 from harbortrainer.docker.integrity.records import Records, records_of
@@ -55,32 +55,27 @@ class Again:
         The task's solution, and records of packages, are looked at only if that is needed.
         """
         start = Footprint() if await asyncio.to_thread(self._has_solution) else None
-        late = await call(self._late, seen, {one.path for one in undone}, own)
-        if not (causes := await call(self._judged, late, seen, start, Records())):
+        late, written = await call(self._late, seen, {one.path for one in undone}, own)
+        if not (causes := await call(self._judged, late, written, seen, start, Records())):
             return causes
-        return await call(self._judged, late, seen, await footprint_of(self._environment), None)
+        return await call(self._judged, late, written, seen, await footprint_of(self._environment), None)
 
-    def _late(self, seen: Seen, undone: Collection[str], own: Collection[str]) -> list[FileChange]:
-        """What processes of the policy changed during verification, if verification opened it or the image has it.
-
-        Blocks.
-        """
+    def _late(
+        self, seen: Seen, undone: Collection[str], own: Collection[str]
+    ) -> tuple[list[FileChange], frozenset[str]]:
+        """What processes of the policy changed during verification; which files of it they wrote or moved. Blocks."""
         environment = self._environment
         assert environment.phases.found is not None
         found = environment.phases.found.contents
         late = seen.late | (moved(environment.container, seen.made).difference(own) if seen.moved else set())
         known = {one.path for one in found}.difference(undone)
-        opened = (late - known).intersection(late if seen.opened is None else seen.opened)
+        new = late - known
         in_image = environment.phases.found.layer.in_image
-        changes = [FileChange(one, ChangeKind.CHANGED if in_image(one) else ChangeKind.ADDED) for one in sorted(opened)]
+        changes = [FileChange(one, ChangeKind.CHANGED if in_image(one) else ChangeKind.ADDED) for one in sorted(new)]
         if seen.changed:
             now = survey(environment.container, environment.phases.before)
-            changes += (
-                one
-                for one in now.contents
-                if one.kind is not ChangeKind.ADDED and one.path not in {*known, *opened, *now.plain, *own}
-            )
-        return changes
+            changes += (one for one in now.contents if one.path not in {*known, *new, *now.plain, *own})
+        return changes, frozenset(new)
 
     async def changed_in(self, place: GradingPlace) -> frozenset[str]:
         """Return what a container has changed since its image."""
@@ -92,9 +87,14 @@ class Again:
         return task is not None and bool(solutions(task))
 
     def _judged(
-        self, late: Sequence[FileChange], seen: Seen, footprint: Footprint | None, records: Records | None
+        self,
+        late: Sequence[FileChange],
+        written: frozenset[str],
+        seen: Seen,
+        footprint: Footprint | None,
+        records: Records | None,
     ) -> Causes:
-        """`records`: None = to be read. Blocks."""
+        """`written`: of `late`, files with new content. `records`: None = to be read. Blocks."""
         task = self._environment.task
         text, user = (_instructions(task), allowed(task)) if task else ("", frozenset[str]())
         tests = words_of_tests(task) if task and footprint is None else ()
@@ -103,22 +103,24 @@ class Again:
         assert found is not None
         if records is None:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
-        told, named = self._told(seen, found)
+        told, named = self._told(seen, found, {one.path for one in (*found.contents, *late)})
         changed = Changed(
-            (*found.contents, *late), found.plain, found.shadows, found.targets, packaged=records.listed,
+            (*found.contents, *late), found.plain | written, found.shadows, found.targets, packaged=records.listed,
             about=records.about, mounted=mounted, late={one.path for one in late}, named=named, told=told,
             made=found.made, is_new_name=found.is_new_name, is_same=found.layer.is_same,
-            accounts=[] if asked.has_solution else [*_accounts(found, asked.words)],
+            accounts=[] if asked.has_solution else [*_accounts(found, asked.words, told)],
         )  # fmt: skip
         return causes_of(changed, seen, asked)
 
-    def _told(self, seen: Seen, found: Survey) -> tuple[frozenset[str], frozenset[str]]:
-        """Words that tell verification what to do, and changed files that it did not open but that are among them."""
-        task, closed = self._environment.task, found.plain.difference(seen.opened or ())
-        if task is None or not (closed or seen.sockets):
+    def _told(self, seen: Seen, found: Survey, changed: set[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """Words that tell verification what to do, and changed paths that it did not open but that are among them."""
+        task, closed = self._environment.task, changed.difference(seen.opened or ())
+        if task is None or not (closed or seen.sockets or seen.processes):
             return frozenset(), frozenset()
         told = words_of(task, seen, found.layer.of_image)
-        return told, frozenset(path for path in closed if not told.isdisjoint(names_of(path, found.made)))
+        plain = found.plain
+        named = (path for path in closed if not told.isdisjoint(names_of(path, found.made, short=path not in plain)))
+        return told, frozenset(named)
 
     @contextlib.asynccontextmanager
     async def fresh(self, undone: Sequence[FileChange] | None) -> AsyncIterator[GradingPlace]:
@@ -185,13 +187,13 @@ class Again:
         return (one for one in made if one.path in emptied and not self._asked.allows(one.path))
 
 
-def _accounts(found: Survey, words: Collection[str]) -> Iterator[str]:
-    """Lists of accounts, and their copies, that differ from the image's by accounts of which `words` have the names."""
+def _accounts(found: Survey, words: Collection[str], told: Collection[str]) -> Iterator[str]:
+    """Lists of accounts, and their copies, that differ from the image's by accounts alone that are the work's."""
     changed = {one.path for one in found.changes}
-    for path in LISTS if found.layer.image is not None else ():  # else nothing tells the image's content
-        old = found.layer.of_image(path) or b""
+    for path in LISTS:
         for copy in changed & {path, f"{path}-"}:
-            if only_adds(old, found.layer.content(copy), words):
+            old = found.layer.original(path) or b""
+            if only_adds(old, found.layer.content(copy), words, told):
                 yield copy
 
 

@@ -85,7 +85,7 @@ class Asked:
         self.deletes = bool(_DELETES.search(instruction))
         self.signals = bool(_SIGNALS.search(instruction))
         folders = {work.rstrip("/"), *named}
-        self._places = [f"{one}/" for one in folders if not is_system(one) and not _SHARED.fullmatch(one)]
+        self._places = [f"{one}/" for one in folders if not is_system(one) and not is_shared(one)]
 
     def allows(self, path: str, *, by_name: bool = True) -> bool:
         """Return whether the task asks for a change at `path`. `by_name`: its name in the instruction will do."""
@@ -96,8 +96,8 @@ class Asked:
         return any(str(above) in self._footprint.made for above in PurePosixPath(path).parents)
 
     def names_path(self, path: str) -> bool:
-        """Return whether the instruction has the whole path, which is no program that runs everywhere, and no test."""
-        return path in self._named and not is_program(path) and not path.startswith(("/dev/", "/tests/"))
+        """Return whether the instruction has the whole path, which is nothing that every program reads, and no test."""
+        return path in self._named and not is_system(path) and not path.startswith(("/dev/", "/proc/", "/tests/"))
 
     def is_tested(self, path: str) -> bool:
         """Return whether the tests of a task without a solution name the file."""
@@ -109,9 +109,16 @@ class Asked:
         is_work = len(self._work) > 1 and path.startswith(self._work)
         return name in words and (is_work or (len(name) >= LEAST_NAME and "." in name))
 
-    def hints_at(self, path: str) -> bool:
-        """Return whether the instruction has a part of its name."""
-        return not self._hints.isdisjoint(_PART.findall(PurePosixPath(path).name.lower()))
+    def speaks_of(self, path: str, *, whole: bool = False) -> bool:
+        """Return whether the instruction has a folder above it, or a part of its name without an extension.
+
+        `whole`: of the names of folders will do, and if it is a longer or shorter word.
+        """
+        names = PurePosixPath(path).parts[2 if whole else -1 :]
+        parts = {part for name in names for part in _PART.findall(PurePosixPath(name).stem.lower())}
+        if any(str(above) in self._named for above in PurePosixPath(path).parents) or parts & self._hints:
+            return True
+        return whole and any(part.startswith(one) or one.startswith(part) for part in parts for one in self._hints)
 
     def is_area(self, path: str) -> bool:
         """Return whether it lies where the work of a task without a solution is."""
@@ -160,9 +167,9 @@ def is_system(path: str) -> bool:
     return _SYSTEM.fullmatch(path) is not None
 
 
-def is_of_content(path: str) -> bool:
-    """Return whether it is named by its content's digest."""
-    return _normal(path) != path
+def is_shared(folder: str) -> bool:
+    """Return whether everybody has something in this folder."""
+    return _SHARED.fullmatch(folder) is not None
 
 
 def is_program(path: str) -> bool:

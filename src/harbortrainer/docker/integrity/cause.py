@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from harbortrainer.docker.integrity.asked import Asked, is_of_content, is_of_user, is_program, is_system
+from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_shared, is_system
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.living import EPHEMERAL
 from harbortrainer.docker.integrity.watch import SIGNAL, Process, Seen
 from harbortrainer.docker.integrity.watched import MOST_READERS
 
 _MADE_ANEW = re.compile(
-    r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys|solution)(/.*)?|/logs", re.DOTALL
+    r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys)(/.*)?|/logs", re.DOTALL
 )
-_OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home)/")  # or filled beside the work
+_OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home|solution)/")  # or filled beside the work
 _TESTS, _DEVICES = "/tests/", "/dev"
 _MOST_PARENTS = 32
 
@@ -29,10 +29,10 @@ class Changed:
     `shadows`: programs of which the image has one of the same name in another folder of programs. `targets`: where
     links lead. `packaged`: what a package manager's records list; `about`: files that describe a package.
     `mounted`: changed network files and devices, which a fresh container has anew. `late`: of `changes`, what processes
-    of the policy made during verification. `named`: of `plain`, those for which verification may ask by name; `told`:
-    words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has a name.
-    `accounts`: lists of accounts with new ones alone, which the instruction names. `is_same`: whether a file has the
-    image's content, and other rights or times alone.
+    of the policy made during verification. `named`: paths that verification did not open but may ask for by name;
+    `told`: words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has
+    a name. `accounts`: lists of accounts with new ones alone that are work. `is_same`: whether a file
+    has the image's content, and other rights or times alone.
     """
 
     changes: tuple[FileChange, ...] = ()
@@ -150,11 +150,21 @@ class _Judge:
 
     def _is_service(self, one: Process) -> bool:
         """Whether the task asks for it, and it did nothing to verification."""
-        return self.asked.allows_process(one) and not (one.ran and self.seen.unseen_memory)
+        if not self.asked.allows_process(one) or (one.ran and self.seen.unseen_memory):
+            return False
+        return not any(self._is_told(name) for name in one.sockets if name.startswith("@"))
+
+    def _is_told(self, name: str) -> bool:
+        """Whether verification may ask for this socket, and nothing that the policy knows does."""
+        path = PurePosixPath(f"/run/{name[1:]}" if name.startswith("@") else name)
+        is_known = self.asked.has_solution or self.asked.speaks_of(str(path), whole=True)
+        return path.name in self.changed.told and not is_known
 
     def _may_listen(self, socket: str) -> bool:
         """Programs take ports for a moment of which nobody else knows the number."""
         kind, _, port = socket.partition(" ")
+        if kind == "unix" and self._is_told(port):
+            return False
         free = kind == "tcp" and int(port) >= EPHEMERAL and port not in self.changed.told
         return free or self.asked.allows_socket(socket)
 
@@ -166,6 +176,8 @@ class _Judge:
         opened = self.seen.opened
         if opened is None or one.path in opened or one.path in self.changed.named:
             return True
+        if one.path in self.changed.late and one.kind is ChangeKind.ADDED:
+            return False
         return one.path not in self.changed.plain and one.path not in held  # an empty log
 
     def _is_strange(self, one: FileChange, *, beside: bool) -> bool:
@@ -173,7 +185,9 @@ class _Judge:
 
         `beside`: services run, and need what is in a new folder.
         """
-        if one.kind is not ChangeKind.ADDED or self.asked.is_place(one.path) or _OFTEN_CLEANED.match(one.path):
+        if one.kind is not ChangeKind.ADDED or one.path in self.changed.late:
+            return False
+        if self.asked.is_place(one.path) or _OFTEN_CLEANED.match(one.path):
             return False
         own = beside and posixpath.dirname(one.path) in self.changed.made
         return not own and one.path not in self.changed.packaged
@@ -199,20 +213,52 @@ class _Judge:
         if one.path in self.changed.accounts or (one.kind is ChangeKind.REMOVED and self.asked.is_area(f"{one.path}/")):
             return True
         if self.asked.is_area(one.path):
-            return not self._is_before_work(one.path) or self._is_asked_by_tests(one)
+            return not self._leads_writes(one) and (not self._is_before_work(one.path) or self._is_asked_by_tests(one))
         if one.path not in self.changed.plain:
-            if one.kind is ChangeKind.REMOVED and not self.asked.deletes and not _OFTEN_CLEANED.match(one.path):
-                return False
-            is_right = one.kind is ChangeKind.CHANGED and one.path not in {
-                *self.changed.targets,
-                *(self.seen.opened or ()),
-            }
-            return not is_program(one.path) if is_right else not (is_system(one.path) or is_of_user(one.path))
-        if one.kind is not ChangeKind.ADDED:
+            return self._is_out_of_sight(one)
+        if one.kind is not ChangeKind.ADDED or self._is_verifications(one.path):
             return False
-        if is_of_content(one.path) and not self._is_before_work(one.path):
-            return True
         return self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
+
+    def _leads_writes(self, one: FileChange) -> bool:
+        """Whether what verification wrote went through a new link, or into a new pipe."""
+        path = one.path
+        for _ in range(_MOST_PARENTS):
+            path = self.changed.targets.get(path, path)
+        return one.kind is ChangeKind.ADDED and one.path not in self.changed.plain and path in self.seen.written
+
+    def _is_out_of_sight(self, one: FileChange) -> bool:
+        """Whether verification cares for a deletion, a link, rights or the like, elsewhere than the work, as little as
+        for a file that it does not open: not beside what it loads first, and not by a name that nobody told the policy.
+        """
+        path, opened = one.path, self.seen.opened
+        if opened is None or self._is_verifications(path):
+            return False
+        if path in self.changed.named and not self.asked.speaks_of(path, whole=path in self._listeners):
+            return False
+        if one.kind is ChangeKind.CHANGED and path not in opened and path not in self.changed.targets:
+            return not is_program(path)
+        if is_system(path) or is_of_user(path):
+            return False
+        if one.kind is ChangeKind.REMOVED:
+            return self.asked.deletes or _OFTEN_CLEANED.match(path) is not None
+        return path not in opened or self._is_read_by_work(path, anywhere=True)
+
+    def _is_verifications(self, path: str) -> bool:
+        return not self._places.isdisjoint((path, *map(str, PurePosixPath(path).parents)))
+
+    @functools.cached_property
+    def _places(self) -> set[str]:
+        """Folders from which verification opens the image's files before the work, but for those of everybody."""
+        changed = {one.path for one in self.changed.changes}
+        before = (path for path in self.seen.opened or () if path not in changed and self._is_before_work(path))
+        found = {posixpath.dirname(path) for path in before if not is_system(path) and not is_made_anew(path)}
+        return {one for one in found if not is_shared(one) and not self.asked.is_place(f"{one}/")}
+
+    @functools.cached_property
+    def _listeners(self) -> set[str]:
+        """Names of sockets on which asked services listen."""
+        return {name for one in self.seen.processes if self.asked.allows_process(one) for name in one.sockets}
 
     def _is_asked_by_tests(self, one: FileChange) -> bool:
         """Whether the tests name a file, and none but they and programs that start no others opened it.
@@ -283,7 +329,7 @@ class _Judge:
                 yield path
 
     def _may_be_work(self, one: FileChange) -> bool:
-        return not self.asked.has_solution and (self.asked.is_area(one.path) or self.asked.hints_at(one.path))
+        return not self.asked.has_solution and (self.asked.is_area(one.path) or self.asked.speaks_of(one.path))
 
     def _is_no_service(self, living: Collection[Process]) -> bool:
         """Whether something goes on running although neither the solution nor the instruction wants that."""

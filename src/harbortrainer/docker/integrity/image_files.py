@@ -5,8 +5,10 @@ import functools
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from typing import IO
 
 OPAQUE = "trusted.overlay.opaque"  # of a folder that hides those of lower layers
+MAX_CONTENT = 8 * 1024 * 1024  # of a file that is read into memory
 _MOST_IMAGES = 8
 
 
@@ -77,3 +79,9 @@ def has(folder: str, attribute: str) -> bool:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a process of the agent has removed it just now
         return attribute in os.listxattr(folder)
     return False
+
+
+def content(file: IO[bytes]) -> bytes | None:
+    """Return None where more than MAX_CONTENT bytes are in the file."""
+    found = file.read(MAX_CONTENT + 1)
+    return found if len(found) <= MAX_CONTENT else None

@@ -60,8 +60,11 @@ def _told_by(seen: Seen) -> Iterator[str]:
                 yield path
 
 
-def names_of(path: str, made: Iterable[str]) -> set[str]:
-    """Return words by which a program may ask for a file: its name, without extension too, and folders `made`."""
+def names_of(path: str, made: Iterable[str], *, short: bool = False) -> set[str]:
+    """Return words by which a program may ask for a file: its name and folders `made`.
+
+    Its name without extension too, if `short`, or where programs are.
+    """
     above = [str(one) for one in PurePosixPath(path).parents]
     names = {PurePosixPath(one).name for one in {path, *set(made).intersection(above)}}
-    return names | ({PurePosixPath(path).stem} if is_program(path) else set())
+    return names | ({PurePosixPath(path).stem} if short or is_program(path) else set())

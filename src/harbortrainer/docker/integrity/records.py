@@ -22,6 +22,7 @@ _DPKG, _LIST = "/var/lib/dpkg/info/", ".list"
 _MERGED = ("/bin/", "/sbin/", "/lib/", "/lib64/")  # links into /usr
 _SCRIPTS = ("console_scripts]", "gui_scripts]")
 _MOST = 1000  # records
+_DIGEST = re.compile(r"/((?:[0-9a-f]{2}/)*[0-9a-f]{30,})$")
 Read = Callable[[str], bytes | None]
 
 
@@ -36,7 +37,7 @@ class Records:
 def records_of(changes: Iterable[FileChange], read: Read, opened: Collection[str]) -> Records:
     """Return the files that packages added to a container. `read`: the content of a path, None = no file is there.
 
-    A file of `opened` is listed only if it has the sum of its record.
+    A file of `opened` is listed only if it has the sum of its record, or is named by its own sum, as in caches.
     """
     added = {one.path for one in changes if one.kind is ChangeKind.ADDED}
     listed: set[str] = set()
@@ -55,7 +56,14 @@ def records_of(changes: Iterable[FileChange], read: Read, opened: Collection[str
         else:
             sums = dict(_dpkg(text, (read(f"{record.removesuffix(_LIST)}.md5sums") or b"").decode(errors="replace")))
         listed |= {path for path in added & sums.keys() if path not in opened or _has_sum(read(path), sums[path])}
+    listed |= {path for path in added.intersection(opened) if _DIGEST.search(path) and _names_itself(path, read(path))}
     return Records(frozenset(listed), frozenset(about & added))
+
+
+def _names_itself(path: str, content: bytes | None) -> bool:
+    name = "".join(_DIGEST.findall(path)).replace("/", "")
+    kinds = ("sha512", "sha256", "sha1", "md5") if content is not None else ()
+    return any(name == hashlib.new(kind, content or b"", usedforsecurity=False).hexdigest() for kind in kinds)
 
 
 def _is_record(path: str) -> bool:

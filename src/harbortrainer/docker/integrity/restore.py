@@ -14,12 +14,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from harbortrainer.docker.box.archive import entry
 from harbortrainer.docker.box.one_off import one_off
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.integrity.cause import is_made_anew
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
-from harbortrainer.docker.integrity.layer import MOST_CHANGES, ImageFiles, Layer, entry, layer_of, way
+from harbortrainer.docker.integrity.image_files import ImageFiles, way
+from harbortrainer.docker.integrity.layer import MOST_CHANGES, Layer, layer_of
 
 NOTHING = "/.put-away"  # does not exist
 _PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")  # the PATH of most images

@@ -28,9 +28,9 @@ _CALLS = {
     "x86_64": {101: _PTRACE, 26: _PTRACE, 310: _READ, 347: _READ, 311: _WRITE, 348: _WRITE, 438: _FILE, 302: _LIMIT},
     "aarch64": {117: _PTRACE, 26: _PTRACE, 270: _READ, 376: _READ, 271: _WRITE, 377: _WRITE, 438: _FILE, 261: _LIMIT},
 }
-# rename, link, symlink and truncate; below, unlink, mkdir, chmod, chown, utime and setxattr: each with its kin. Others
-# have some of these numbers in the other mode, which does no harm; left out are those of programs of 32 bits that
-# would be every mmap, ppoll or clock_gettime on x86_64. Rings (io_uring_setup, io_uring_enter) do all of it.
+# rename, link, symlink and truncate; below, unlink, mkdir, mknod, chmod, chown, utime and setxattr: each with its kin.
+# Others have some of these numbers in the other mode, which does no harm; left out are those of programs of 32 bits
+# that would be every mmap, ppoll or clock_gettime on x86_64. Rings (io_uring_setup, io_uring_enter) do all of it.
 _RINGS = (425, 426)
 _LISTEN = {"x86_64": (50, 363), "aarch64": (201,)}
 _BIND = {"x86_64": (49, 361), "aarch64": (200,)}
@@ -44,10 +44,10 @@ _MOVES = {
 }
 _CHANGES = {
     "x86_64": (
-        *(87, 84, 263, 301, 258, 296, 90, 91, 268, 306, 452, 92, 93, 94, 260, 298),
+        *(87, 84, 263, 301, 258, 296, 133, 259, 297, 90, 91, 268, 306, 452, 92, 93, 94, 260, 298),
         *(132, 235, 261, 280, 320, 412, 188, 189, 190, 197, 198, 199, 463, 466),
     ),
-    "aarch64": (35, 328, 34, 323, 52, 53, 333, 452, 54, 55, 325, 88, 412, 5, 6, 7, 14, 15, 16, 463, 466),
+    "aarch64": (35, 328, 34, 323, 33, 324, 52, 53, 333, 452, 54, 55, 325, 88, 412, 5, 6, 7, 14, 15, 16, 463, 466),
 }
 _ATTACH, _SEIZE = 16, 0x4206  # all other requests need one of these first, or concern the caller's own children
 _MOST_PID = 1 << 22
@@ -63,7 +63,8 @@ _TRUNCATES, _RING_LISTENS = b"sys_open", b"io_uring_submit_req: "
 # Not those of children that end, nor what is ignored, nor timers of others that ring while a followed process runs.
 _SIGNALS = "sig != 17 && result != 1 && !(common_flags & 24)"
 _LISTENS = "newstate == 10"  # TCP_LISTEN
-_CUTS = "flags & 512 && !(flags & 3)"  # O_TRUNC without O_WRONLY and O_RDWR: no write is told when it is closed
+# O_TRUNC or O_CREAT without O_WRONLY and O_RDWR: no write is told when it is closed.
+_CUTS = "flags & 576 && !(flags & 3)"
 _EPHEMERAL = 32_768
 # With filters; those whose kernel has them.
 _MORE = {

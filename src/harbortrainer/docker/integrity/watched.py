@@ -42,7 +42,7 @@ from harbortrainer.docker.integrity.marks import (
 from harbortrainer.docker.integrity.traces import Trace, Traces
 
 MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
-MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 8, 4096  # the second: of a file
+MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 32, 4096  # the second: of a file
 MOST_LATE = 4096
 SHARED = "/dev/shm"
 EXEC_SEC, NAP_SEC = 5.0, 0.01  # for shells to end that ran the agent's commands
