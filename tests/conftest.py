@@ -36,15 +36,16 @@ REAL_CLIENTS = (
     "ignore:DEPRECATED. TrainingClient.load_state:FutureWarning",  # the request is part of the API that is tested
     "error::DeprecationWarning:(src|scripts|tests)",
 )
-LOOK = ("docker_leaks", "trial_isolation", "another_user", "task_build")  # at what dead processes have left
-TIDY = (  # start runs, evaluations or qualifications, each of which removes what dead processes have left
-    *("train", "train_refused", "budget", "server_loss", "evaluate", "evaluate_oracle", "off_policy_run", "vllm_run"),
-    *("task_check", "task_attacks", "hosts", "wheel"),
+DAEMON_WIDE = (
+    "another_user",
+    *("train", "train_refused", "budget", "server_loss", "evaluate", "evaluate_oracle", "docker_leaks"),
+    *("task_check", "task_build", "task_attacks", "trial_isolation", "off_policy_run", "vllm_run"),
+    *("hosts", "wheel"),
 )
 SLOW = (  # the longest first; what compiles and what waits for containers in turns
-    *("server_passes", "quiet_attacks", "base_models", "server_upkeep", "server_memory", "train", "wheel", "cookbook"),
-    *("evaluate", "server_loss", "task_attacks", "off_policy_run", "budget", "task_check", "unasked", "desk"),
-    *("server_scripts", "server_shapes", "unseen_attacks", "server_seats", "void_attacks"),
+    *("server_passes", "quiet_attacks", "base_models", "server_upkeep", "another_user", "server_memory", "cookbook"),
+    *("unasked", "server_scripts", "server_shapes", "desk", "unseen_attacks", "server_seats", "void_attacks"),
+    "unsolved_attacks",
     *("server_faults", "agents", "doctor", "trial_outcomes", "server_vllm", "agent_endings", "saved_weights"),
     *("image_supply", "reward_integrity", "wandb", "backend_live", "task_shapes", "server_requests"),
     *("conversations_live", "sampler_bench", "terminal_turn", "quickstart_tasks", "docker_disk"),
@@ -102,12 +103,12 @@ class Groups(LoadScopeScheduling):
 
 @cache
 def _group(file: str) -> str:
-    """`daemon`: files that look at what dead processes have left, one after another.
+    """`daemon`: files that clean up the whole daemon, and what another process's test looks at with it.
 
-    They begin, and a file that removes such things waits for its turn (tests/integration/conftest.py).
+    Every start and end of a run, an evaluation or a qualification removes what dead processes have left.
     """
-    looks = "/unit/" not in file and Path(file).stem.removeprefix("test_") in LOOK
-    return "daemon" if looks else file
+    wide = "/unit/" not in file and Path(file).stem.removeprefix("test_") in DAEMON_WIDE
+    return "daemon" if wide else file
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
