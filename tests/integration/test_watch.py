@@ -16,6 +16,7 @@ from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.integrity import watch
 from harbortrainer.docker.integrity.traces import PREFIX
 from harbortrainer.docker.integrity.watch import Seen
+from harbortrainer.docker.integrity.watched import MOST_READERS
 from tests.support.docker_parts import a_run, remove_run, started, write_task
 from tests.support.living_attacks import ATTACKS, HONEST, VERIFIES, living
 
@@ -205,10 +206,10 @@ async def test_names_and_paths_that_are_no_text_are_seen(environment: DockerEngi
 async def test_what_is_opened_often_hides_nothing(environment: DockerEngineEnvironment) -> None:
     """Opens of a file that many processes have opened are not told any more."""
     await environment.exec("echo x > /app/one; ln /app/one /app/other; echo x > /app/alone", user="root")
-    often = "for i in {1..20}; do cat /app/one /app/alone; done; cat /app/other; mv /app/alone /app/new; cat /app/new"
+    often = "for i in {1..50}; do cat /app/one /app/alone; done; cat /app/other; mv /app/alone /app/new; cat /app/new"
     seen = await seen_of(environment, "true", f"{often}; echo y >> /app/new; echo z > /app/alone; cat /app/alone")
     assert seen.opened is not None and {"/app/one", "/app/alone", "/app/other"} <= seen.opened.keys()
-    assert len(seen.readers["/app/one"]) == len(seen.readers["/app/alone"]) == 8
+    assert len(seen.readers["/app/one"]) == len(seen.readers["/app/alone"]) == MOST_READERS
     assert {"/app/new", "/app/alone"} <= seen.written
 
 

@@ -21,8 +21,6 @@ def main(folder: str, rows: str, seconds: str, *how: str) -> None:
 
     def say(text: str) -> None:
         print(text, flush=True)
-        if how and text.startswith("wandb: off"):
-            os._exit(1)  # there will be no file to wait for
 
     limits = SinkLimits(float(seconds), float(seconds))
     log = MetricsLog(run, start_wandb(run, "p", None, {"seed": 1, "effective": {"loss": "ppo"}}, say, limits))
