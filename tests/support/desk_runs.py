@@ -15,7 +15,7 @@ from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
 from tests.conftest import ROOT
-from tests.support.chat_server import ChatServer, Reply, chat_server, says
+from tests.support.chat_server import HANG, ChatServer, Reply, chat_server, says
 from tests.support.taxonomy import user_file
 
 MODEL = Path("models/desk")
@@ -75,11 +75,16 @@ async def run_with_outage(url: str, folder: Path, seconds: float = 0.0, trials: 
     """One step. In its middle the endpoint that plays the user refuses connections: until the run has noticed it, and
     for `seconds` at least.
     """
-    async with chat_server(customer) as server:
+    left = asyncio.Event()
+
+    def answer(body: dict[str, Any]) -> Reply:
+        return customer(body) if left.is_set() or len(server.requests) <= trials // 2 else HANG
+
+    async with chat_server(answer) as server:
         user = [f"user={user_file(url=server.url, model='customer')}"]
         run = RunDirectory(folder / "outage")
         running = asyncio.create_task(run_desk(url, folder, run.name, *user, "max_steps=1", trials=trials))
-        away = asyncio.create_task(_go_away(server, run, seconds, trials // 2))
+        away = asyncio.create_task(_go_away(server, run, seconds, left, trials // 2))
         await asyncio.wait([running, away], return_when=asyncio.FIRST_EXCEPTION)
         await running
         lasted = await away
@@ -100,10 +105,13 @@ def customer(body: dict[str, Any]) -> Reply:
     return says((scenario or "Yes.") if len(talk) == 1 else STOP)  # the check has no scenario
 
 
-async def _go_away(server: ChatServer, run: RunDirectory, seconds: float, asked: int) -> float:
-    """The seconds for which it was away, once `asked` requests have come."""
-    await _until(lambda: len(server.requests) >= asked)
+async def _go_away(server: ChatServer, run: RunDirectory, seconds: float, left: asyncio.Event, asked: int) -> float:
+    """The seconds for which it was away, once more than `asked` requests have come: from then on it is silent until it
+    leaves, so that the run misses an answer.
+    """
+    await _until(lambda: len(server.requests) > asked)
     await server.stop()
+    left.set()
     began = time.monotonic()
     await _until(lambda: "does not answer" in (run.path / "run.log").read_text())
     await asyncio.sleep(max(0.0, seconds - (time.monotonic() - began)))
