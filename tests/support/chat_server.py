@@ -57,9 +57,11 @@ class ChatServer:
         """Refuse connections from now on, and break those that are open."""
         assert self._server is not None
         self._server.close()
-        for writer in [*self._open]:
-            writer.transport.abort()
-        await self._server.wait_closed()
+        closed = asyncio.create_task(self._server.wait_closed())
+        while not closed.done():  # a connection may come just now
+            for writer in [*self._open]:
+                writer.transport.abort()
+            await asyncio.wait({closed}, timeout=0.01)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
@@ -69,7 +71,7 @@ class ChatServer:
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 reply = self._reply(line, headers, body)
                 if reply is None:
-                    await asyncio.Event().wait()
+                    await reader.read()  # until the connection ends
                 elif reply is DRIPS:
                     await _drip(writer)
                 elif reply is CUT:
