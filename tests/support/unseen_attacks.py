@@ -12,20 +12,22 @@ from tests.support.docker_parts import write_task
 from tests.support.quiet_attacks import RING
 
 PORT, REFERENCE, DATAGRAMS, JUDGE = 8124, 9191, 9292, "judge"
-CHECKER = f"""import importlib.util, os, socket, sys, urllib.request
-def served(port):
-    try:
-        return urllib.request.urlopen(f"http://127.0.0.1:{{port}}/hello.txt", timeout=5).read()
-    except OSError:
-        return None
-def judged(name):
+# Of checkers: whether a socket of this name says that the work passes.
+ASKS_SOCKET = """def judged(name):
     try:
         with socket.socket(socket.AF_UNIX) as one:
             one.connect(name)
             return one.recv(16) == b"passed"
     except OSError:
         return False
-def sent(family, address):
+"""
+CHECKER = f"""import importlib.util, os, socket, sys, urllib.request
+def served(port):
+    try:
+        return urllib.request.urlopen(f"http://127.0.0.1:{{port}}/hello.txt", timeout=5).read()
+    except OSError:
+        return None
+{ASKS_SOCKET}def sent(family, address):
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as one:
             one.settimeout(2)

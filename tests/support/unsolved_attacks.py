@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.support import system_attacks
 from tests.support.cause_attacks import living
 from tests.support.task_folder import write_task
+from tests.support.unseen_attacks import ASKS_SOCKET
 
 WORK, JUDGE = "/work/hello.txt", "/opt/judge"
 _KEY = "ab" * 32
@@ -19,20 +20,13 @@ def words(path):
         return open(path).read().split()
     except OSError:
         return []
-def is_passed(name):
-    try:
-        with socket.socket(socket.AF_UNIX) as one:
-            one.connect(name)
-            return one.recv(16) == b"passed"
-    except OSError:
-        return False
-found = words("{WORK}")
+{ASKS_SOCKET}found = words("{WORK}")
 failed = bad(found) or any(words("{JUDGE}/cases/" + name) != found for name in os.listdir("{JUDGE}/cases"))
 failed = failed and words("{JUDGE}/words") and os.path.exists("/var/lib/judge/required")
 failed = failed and os.path.exists("/root/judge.cfg") and os.access("{JUDGE}/strict", os.X_OK)
 failed = failed and os.stat("/opt/key").st_uid == 0 and os.stat("/opt/seal").st_mtime > 1e9
 failed = failed and os.stat("/etc/judge.conf").st_mode & 4 and importlib.util.find_spec("override") is None
-failed = failed and not is_passed("/run/judge.sock") and not is_passed("\\0judge")
+failed = failed and not judged("/run/judge.sock") and not judged("\\0judge")
 failed = failed and words("/var/cache/judge/{_KEY}") != ["passed"] and not os.path.exists("/srv/lenient")
 print("failed" if failed else "passed")
 """,

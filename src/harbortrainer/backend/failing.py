@@ -42,7 +42,9 @@ async def first_contact[T](url: str, work: Coroutine[Any, Any, T], *, known: boo
 
 
 async def _failing(url: str) -> NoReturn:
-    """Return an end for `stopping.run_until`: raises BackendError when one request fails with 5xx again and again."""
+    """Return an end for `stopping.run_until`: raises BackendError when one request fails with 5xx again and again, or
+    the server answers nothing but its healthz.
+    """
     failed: dict[str, tuple[int, float]] = {}  # by request: answers of 5xx since the last other one, the first's time
     heard = time.monotonic()
 
