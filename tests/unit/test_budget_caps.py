@@ -87,12 +87,12 @@ async def test_a_cap_ends_the_run_within_one_batch(capped: Capped) -> None:
 
 
 async def test_a_cancelled_trial_is_counted_with_what_it_said(capped: Capped, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One trial sampled a turn and hangs when another one ends and reaches the cap."""
+    """One trial sampled a turn and hangs when another one ends and reaches the cap; all of a batch run at once."""
     said, act = asyncio.Event(), recorded_run.FakeTrial._act
 
     async def coordinated(trial: Any) -> Any:
         name = trial._config.agent.kwargs["llm_kwargs"]["name"]
-        if not name.endswith("p00-g01"):
+        if not name.startswith("s000000-p00-g01"):
             await said.wait()
             return await act(trial)
         await live_llm(name).call("the task")
@@ -100,8 +100,9 @@ async def test_a_cancelled_trial_is_counted_with_what_it_said(capped: Capped, mo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(recorded_run.FakeTrial, "_act", coordinated)
-    assert await capped.process("run", "max_usd=1e-9") == USD_STATUS
-    (hung,) = [r for r in capped.lines("run", "ledger.jsonl") if r.get("fate") and r["trial"].endswith("p00-g01")]
+    assert await capped.process("run", "max_usd=1e-9", "n_parallel_envs=4") == USD_STATUS
+    first = "s000000-p00-g01"
+    (hung,) = [r for r in capped.lines("run", "ledger.jsonl") if r.get("fate") and r["trial"].startswith(first)]
     assert hung["fate"] == "cancelled" and hung["prompt_tokens"] > 0 and hung["sampled_tokens"] == 3
 
 
