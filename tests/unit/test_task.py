@@ -46,6 +46,10 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
         load_tasks(str(tmp_path / "terminal-easy"))
     with pytest.raises(UserError, match="tasks_dir: no Harbor task in"):
         load_tasks(str(tmp_path))
+    for category in ("files", "shell"):
+        make_task(tmp_path / category, "one")
+    with pytest.raises(UserError, match=rf"in folders of it; name these: {tmp_path}/files,{tmp_path}/shell$"):
+        load_tasks(str(tmp_path))
     (tmp_path / "task.toml").touch()
     with pytest.raises(UserError, match=r"tasks_dir=.*: a task itself; give the folder that it is in"):
         load_tasks(str(tmp_path))

@@ -20,7 +20,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import CloseArgs, GetArgs, ListArgs, SplitArgs
 from harbortrainer.tasks.close import close
 from harbortrainer.tasks.fetch import DATASET, DIGESTS, check_digests, fetch_dataset
-from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, read_quarantine, read_settings
+from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, no_task_in, read_quarantine, read_settings
 from harbortrainer.tasks.sources import chosen_names, find_sources, load_sources, with_families
 from harbortrainer.tasks.split import families, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import FOLDERS, Task
@@ -147,7 +147,7 @@ def task_folders(args: ListArgs) -> list[Path]:
             raise UserError(f"{source.given}: has conversations, not folders of Harbor tasks; give one of these")
     for source, names in chosen_names(sources, args.tasks_include, args.tasks_exclude).items():
         if not names:
-            raise UserError(f"{source.given}: no Harbor task in it; each is a folder with task.toml and instruction.md")
+            raise UserError(no_task_in(source.path))
         found |= dict.fromkeys((Path(source.path) / name).resolve() for name, wanted in names.items() if wanted)
     found = dict.fromkeys(folder.resolve() for folder in alone) | found
     if not found:

@@ -70,8 +70,17 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
             raise UserError(
                 f"tasks_dir={tasks_dir}: a task itself; give the folder that it is in, and tasks_include=NAME"
             )
-        raise UserError(f"tasks_dir: no Harbor task in {tasks_dir}; each is a folder with task.toml and instruction.md")
+        raise UserError(f"tasks_dir: {no_task_in(tasks_dir)}")
     return tasks
+
+
+def no_task_in(folder: str) -> str:
+    """Return what is wrong with a folder without tasks: the folders in it are named where they have some."""
+    below = [one for one in sorted(Path(folder).expanduser().iterdir()) if one.is_dir() and task_paths(str(one))]
+    if below:
+        named = ",".join(f"{folder.rstrip('/')}/{one.name}" for one in below)
+        return f"no Harbor task in {folder} itself, but in folders of it; name these: {named}"
+    return f"no Harbor task in {folder}; each is a folder with task.toml and instruction.md"
 
 
 def digest(path: Path) -> str:
