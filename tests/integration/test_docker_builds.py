@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images import builds
 from harbortrainer.docker.images import image as images
 from harbortrainer.docker.images.builds import ImageError
-from harbortrainer.docker.images.image import content_digest
 from harbortrainer.docker.keeping import ownership
 from harbortrainer.durable.process import PID
 from tests.support.docker_parts import BASE, prepare_images, write_task
@@ -45,6 +45,30 @@ async def test_no_image_stands_under_what_its_folder_held_before(
     engine().remove_image(image.reference)
 
 
+async def test_an_image_is_made_again_when_the_base_that_was_made_here_is_another(tmp_path: Path) -> None:
+    base = "harbortrainer-test-own-base:latest"
+    task = write_task(tmp_path / "based", dockerfile=f"FROM {base}\n")
+
+    async def mark_of(mark: str) -> str:
+        """What a task's image has of its base, in the next process after the base was made."""
+        (tmp_path / "base").mkdir(exist_ok=True)
+        (tmp_path / "base" / "Dockerfile").write_text(f"{BASE}ENV MARK={mark}{tmp_path}\n")
+        list(engine().build(path=str(tmp_path / "base"), tag=base, decode=True))
+        builds._made_here.cache_clear()
+        reference = (await images.task_image(task / "environment", None)).reference
+        made.append(reference)
+        (value,) = [one for one in engine().inspect_image(reference)["Config"]["Env"] if one.startswith("MARK=")]
+        return value
+
+    made = list[str]()
+    try:
+        assert [await mark_of(mark) for mark in "aba"] == [f"MARK={mark}{tmp_path}" for mark in "aba"]
+        assert len(set(made)) == 2, "a base that is the same again has its image"
+    finally:
+        for name in {*made, base}:
+            engine().remove_image(name, force=True)
+
+
 async def test_a_failed_build_is_named_and_a_good_one_is_labelled_and_marked_as_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +78,7 @@ async def test_a_failed_build_is_named_and_a_good_one_is_labelled_and_marked_as_
     bad = write_task(tmp_path / "bad", dockerfile=f"{BASE}RUN echo {mark} && exit 9\n")
     with pytest.raises(ImageError, match=r"cannot build .*bad"):
         await prepare_images([good, bad], run_id="test-builds")
-    reference = f"harbortrainer/task:{content_digest(good / 'environment')[:12]}"
+    reference = images.task_reference(good / "environment")
     try:
         built = engine().inspect_image(reference)
         labels = built["Config"]["Labels"]

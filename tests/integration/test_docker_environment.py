@@ -11,7 +11,6 @@ from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import image as images
 from harbortrainer.docker.images.builds import ImageError
-from harbortrainer.docker.images.image import content_digest
 from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.docker_parts import (
     BASE,
@@ -161,7 +160,7 @@ async def test_trials_share_one_build(tmp_path: Path, monkeypatch: pytest.Monkey
     build = images.build
     monkeypatch.setattr(images, "build", lambda *args: (builds.append(args[1]), build(*args)))
     tasks = [write_task(tmp_path / name, dockerfile=f"{BASE}RUN echo {tmp_path} > /made\n") for name in ("one", "two")]
-    reference = f"harbortrainer/task:{content_digest(tasks[0] / 'environment')[:12]}"
+    reference = images.task_reference(tasks[0] / "environment")
     try:
         assert await asyncio.gather(*(prepare_images(tasks) for _ in range(4))) == [1, 1, 1, 1]
         await prepare_images(tasks)
@@ -209,7 +208,7 @@ async def test_a_dockerfile_for_buildkit_is_built_by_the_cli(tmp_path: Path, mon
     assert reward(await run_trial(task, RUN)) == 1.0
     await drain()
     remove_run(RUN)
-    engine().remove_image(f"harbortrainer/task:{content_digest(task / 'environment')[:12]}")
+    engine().remove_image(images.task_reference(task / "environment"))
 
 
 async def test_an_image_that_cannot_be_pulled_names_itself(tmp_path: Path) -> None:

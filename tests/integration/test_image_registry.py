@@ -72,7 +72,7 @@ async def test_what_one_machine_made_the_next_one_pulls(
     try:
         (made,) = await images.images_of(task)
         assert made.fresh and made.base == reference
-        assert tags(registry)[0] == images.content_digest(task / "environment")
+        assert tags(registry)[0] == images.recipe_digest(task / "environment")
         assert [name.startswith("tmux-") for name in tags(registry)] == [False, True]
         before = [engine().inspect_image(name)["Id"] for name in (reference, made.reference)]
         assert made.reference == tmux_reference(before[0])

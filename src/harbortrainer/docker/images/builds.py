@@ -1,6 +1,7 @@
 """Builds and pulls images: by the Engine API, or by the docker CLI where a Dockerfile needs BuildKit."""
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import requests
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.errors import BuildError as DockerBuildError
 from docker.utils import parse_repository_tag
@@ -84,6 +86,25 @@ def is_here(reference: str) -> bool:
     except ImageNotFound:
         return False
     return True
+
+
+def made_here(name: str) -> str:
+    """Return the id of an image that no registry knows, whose name may come to mean another; "" = of any other image.
+
+    It stays what it was when this process first asked.
+    """
+    with contextlib.suppress(DockerException, requests.RequestException):  # who needs Docker says that it is away
+        return _made_here(os.environ.get("DOCKER_HOST"), name)
+    return ""
+
+
+@functools.cache
+def _made_here(_host: str | None, name: str) -> str:
+    try:
+        found = engine().inspect_image(name)
+    except ImageNotFound:
+        return ""
+    return "" if found.get("RepoDigests") else found["Id"]
 
 
 @contextlib.contextmanager

@@ -23,8 +23,10 @@ from harbortrainer.docker.images.builds import (
     REPOSITORY,
     ImageError,
     LateError,
+    bases,
     build,
     is_here,
+    made_here,
     note_fetched,
     only_here,
     pull,
@@ -249,10 +251,16 @@ def task_reference(environment_dir: Path) -> str:
 
 
 def recipe_digest(environment_dir: Path) -> str:
-    """Return the digest of the content, and of the images that stand for those of its FROM lines. Blocking."""
+    """Return the digest of the content, of the images that stand for those of its FROM lines, and of those made here.
+
+    Blocking.
+    """
     digest, dockerfile = content_digest(environment_dir), environment_dir / "Dockerfile"
-    others = other_bases(dockerfile.read_text()) if dockerfile.is_file() else {}
-    return hashlib.sha256(f"{digest}{sorted(others.items())}".encode()).hexdigest() if others else digest
+    text = dockerfile.read_text() if dockerfile.is_file() else ""
+    others = other_bases(text)
+    named = [others.get(name, name) for name in bases(text)]
+    parts = [*others.items(), *((name, made) for name in named if (made := made_here(name)))]
+    return hashlib.sha256(f"{digest}{sorted(parts)}".encode()).hexdigest() if parts else digest
 
 
 def _reference(digest: str) -> str:
