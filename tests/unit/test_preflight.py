@@ -19,6 +19,7 @@ from harbortrainer.docker.checks.preflight import (
     task_needs,
 )
 from harbortrainer.errors import EnvironmentFault, UserError
+from tests.support.task_folder import write_task
 
 GIB = 1024**3
 LOCAL = "http+docker://localhost"
@@ -188,3 +189,27 @@ def test_requests_of_a_task_and_their_overrides(make_task: MakeTask) -> None:
     assert (needs.cpus, needs.memory_mb) == (1, 256)
     with pytest.raises(UserError, match=r"environment_kwargs\.override_cpus='many': must be a number"):
         task_needs(path, {"override_cpus": "many"})
+
+
+# -- the environment
+
+
+def test_a_variable_that_tasks_take_and_that_is_not_set_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps = '[[steps]]\nname = "one"\n[steps.verifier.env]\nSTEP = "${STEP_KEY}"\n'
+    given = (
+        '[environment.env]\nA = "${AGENT_KEY}"\nB = "${OTHER:-x}"\nC = "as it is"\n[verifier.env]\nJ = "${JUDGE_KEY}"\n'
+    )
+    both = [write_task(tmp_path / name, toml=given) for name in ("a", "b")]
+    stepped = write_task(tmp_path / "stepped", toml=steps)
+    for name in ("JUDGE_KEY", "STEP_KEY", "OTHER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AGENT_KEY", "k")
+    preflight.check_variables([*both, stepped], findings := Findings())
+    judge, step = findings.errors
+    assert judge.startswith("JUDGE_KEY is not set") and judge.endswith("tasks_exclude=a,b")
+    assert step.startswith("STEP_KEY is not set") and step.endswith("tasks_exclude=stepped")
+    monkeypatch.setenv("JUDGE_KEY", "k")
+    preflight.check_variables(both, findings := Findings())
+    assert not findings.errors

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import docker
 import requests
 from docker.errors import DockerException
 from harbor.models.task.config import EnvironmentConfig, NetworkMode, TaskConfig
+from harbor.utils.env import get_required_host_vars
 
 from harbortrainer.commands import command
 from harbortrainer.docker.box.compose import COMPOSE
@@ -75,6 +77,7 @@ def check_docker(
     check_memory(needs, n_containers, info["MemTotal"], findings)
     check_cpus(needs, info["NCPU"], findings)
     check_isolation(needs, findings)
+    check_variables(tasks, findings)
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
@@ -207,6 +210,27 @@ def check_isolation(needs: Sequence[TaskNeeds], findings: Findings) -> None:
             f"task {', '.join(tasks)}: network_mode=no-network with a docker-compose.yaml needs nftables in the Docker "
             f"host's kernel and the image {image}: provide them, or leave the task out"
         )
+
+
+def check_variables(tasks: Sequence[Path], findings: Findings) -> None:
+    """Check that this process has the environment variables that tasks take from it: `${NAME}` without a default."""
+    lacking: dict[str, list[str]] = {}
+    for task in tasks:
+        for name in fact(task, "variables", partial(_variables, task)):
+            if name not in os.environ:
+                lacking.setdefault(name, []).append(task.name)
+    findings.errors += [
+        f"{name} is not set in the environment, from where these tasks take it (task.toml): export it, or leave them "
+        f"out: tasks_exclude={','.join(names)}"
+        for name, names in lacking.items()
+    ]
+
+
+def _variables(task_dir: Path) -> list[str]:
+    config = task_config(task_dir)
+    verifiers = [config.verifier, *(step.verifier for step in config.steps or ())]
+    given = [part.env for part in (*_environments(config), *verifiers) if part is not None]
+    return sorted({name for env in given for name, default in get_required_host_vars(env) if default is None})
 
 
 def _is_to_build(task: TaskNeeds) -> bool:
