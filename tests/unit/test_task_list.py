@@ -51,6 +51,16 @@ def test_sources_and_globs_are_those_of_a_run(tmp_path: Path, capsys: pytest.Cap
         assert main(["tasks", "list", *words]) == 2 and why in capsys.readouterr().err
 
 
+def test_names_in_series_are_families_as_in_a_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(10):
+        for level in ("easy", "hard"):
+            word = f"{number}{level}"
+            files = {"instruction.md": f"Write {word}.\n"}
+            write_task(tmp_path / "set" / f"task{number}_{level}", solve=word, test=f"grep {word} a\n", files=files)
+    assert main(["tasks", "list", str(tmp_path / "set")]) == 0
+    assert "20 tasks in 10 families" in capsys.readouterr().out
+
+
 def test_a_list_names_missing_images_and_does_without_docker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

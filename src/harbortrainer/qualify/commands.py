@@ -21,6 +21,7 @@ from harbortrainer.qualify.arguments import CloseArgs, GetArgs, ListArgs, SplitA
 from harbortrainer.tasks.close import close
 from harbortrainer.tasks.fetch import DATASET, DIGESTS, check_digests, fetch_dataset
 from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, no_task_in, read_quarantine, read_settings
+from harbortrainer.tasks.names import name_families
 from harbortrainer.tasks.sources import chosen_names, find_sources, load_sources, with_families
 from harbortrainer.tasks.split import families, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import FOLDERS, Task
@@ -36,7 +37,9 @@ async def list_tasks(args: ListArgs) -> int:
         listed = {folder: read_quarantine(folder) for folder in {path.parent for path in paths}}
         rows = [_row(path, listed[path.parent]) for path in paths]
         image_lines = await asyncio.to_thread(_add_images, rows)
-        family = families([identify(Task(row["path"], Path(row["path"]), row["digest"])) for row in rows])
+        named = name_families([row["name"] for row in rows], None)
+        tasks = [Task(p := row["path"], Path(p), row["digest"], family=named.get(row["name"], "")) for row in rows]
+        family = families(list(map(identify, tasks)))
     for row in rows:
         row["family"] = Path(family[row["path"]]).name
     if not give_json(json.dumps(rows, indent=2), args.json):
