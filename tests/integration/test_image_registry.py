@@ -1,5 +1,6 @@
 """Images from a registry, `images=`, and other bases, `base_images=`: Debian's docker-registry and a real daemon."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -10,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import ImageNotFound
 
 from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.images import builds, origins
 from harbortrainer.docker.images import image as images
-from harbortrainer.docker.images import origins
 from harbortrainer.docker.images.inventory import image_ids, missing_images
 from harbortrainer.docker.images.tmux_image import tmux_reference
 from harbortrainer.errors import UserError
 from tests.conftest import free_port
-from tests.support.docker_parts import BASE, a_run, remove_run, up, write_task
+from tests.support.docker_parts import BASE, a_run, make_base, remove_run, up, write_task
 from tests.support.task_folder import MIRROR
 
 pytestmark = [
@@ -72,7 +74,7 @@ async def test_what_one_machine_made_the_next_one_pulls(
     try:
         (made,) = await images.images_of(task)
         assert made.fresh and made.base == reference
-        assert tags(registry)[0] == images.recipe_digest(task / "environment")
+        assert tags(registry)[0] == images.content_digest(task / "environment")
         assert [name.startswith("tmux-") for name in tags(registry)] == [False, True]
         before = [engine().inspect_image(name)["Id"] for name in (reference, made.reference)]
         assert made.reference == tmux_reference(before[0])
@@ -101,6 +103,28 @@ async def test_what_was_here_before_the_registry_is_pushed(tmp_path: Path, regis
         assert not (await images.images_of(task))[0].fresh and len(tags(registry)) == 1
     finally:
         forget_all(made.reference)
+
+
+async def test_an_image_on_a_base_made_here_is_pulled_where_that_base_is_missing(tmp_path: Path, registry: str) -> None:
+    base, marks = "harbortrainer-test-shared-base:latest", list[str]()
+    task = write_task(tmp_path / "one", dockerfile=f"FROM {base}\nRUN echo {tmp_path}\n")
+
+    async def image(mark: str) -> str:
+        """The mark of the base that the task's image has; "" = this machine has no base."""
+        builds._made_here.cache_clear()
+        with contextlib.suppress(ImageNotFound):
+            engine().remove_image(base, force=True)
+        if mark:
+            make_base(base, tmp_path / "base", mark)
+        (made,) = await images.images_of(task)
+        found = engine().inspect_image(made.base or made.reference)["Config"]["Env"]
+        forget_all(made.reference, *filter(None, [made.base]))
+        return next(one.removeprefix("MARK=") for one in found if one.startswith("MARK="))
+
+    origins.set_origins(registry, None)
+    for mark in ("a", "a", "", "b", ""):
+        marks.append(await image(mark))
+    assert marks == ["a", "a", "a", "b", "b"]
 
 
 async def test_bases_stand_for_those_that_are_not_to_be_had(tmp_path: Path) -> None:

@@ -158,3 +158,10 @@ def stopping_container(run_id: str) -> Iterator[None]:
             yield
         finally:
             end_all(made)
+
+
+def make_base(name: str, folder: Path, mark: str) -> None:
+    """An image that no registry knows, with MARK in its environment; the same one for the same mark."""
+    folder.mkdir(exist_ok=True)
+    (folder / "Dockerfile").write_text(f"{BASE}LABEL of={folder}\nENV MARK={mark}\n")
+    list(engine().build(path=str(folder), tag=name, decode=True))

@@ -34,7 +34,7 @@ from harbortrainer.docker.images.builds import (
 from harbortrainer.docker.images.layers import note_made
 from harbortrainer.docker.images.origins import fetch, other_bases, share, with_other_bases
 from harbortrainer.docker.images.tmux_image import INSTALL_SEC, with_tmux
-from harbortrainer.docker.keeping.ownership import image_labels
+from harbortrainer.docker.keeping.ownership import DIGEST, image_labels
 from harbortrainer.errors import one_line
 from harbortrainer.harbor import task_config
 from harbortrainer.stopping import in_daemon_thread
@@ -142,18 +142,29 @@ def _pulled(reference: str, stop: threading.Event) -> Image:
 
 
 def _built(source: _Source, digest: str, run_id: str, stop: threading.Event) -> Image:
-    reference, fresh = _reference(digest), False
+    reference, fresh, made, there = _reference(digest), False, False, _shared_digest(source.folder)
     if source.force or not is_here(reference):
         with only_here(reference, stop):
             fresh = source.force or not is_here(reference)  # another process may have built it meanwhile
-            if source.force or (fresh and not fetch(reference, digest, stop)):
+            made = source.force or (fresh and not _fetched(reference, digest, there, stop))
+            if made:
                 began, text = time.monotonic(), (source.folder / "Dockerfile").read_text()
                 other = with_other_bases(text)
                 build(source.folder, reference, image_labels(digest, run_id), stop, other if other != text else "")
                 _refuse_changed(source.folder, digest, reference)
                 note_made(reference, engine().inspect_image(reference)["Id"], time.monotonic() - began)
-    share(reference, digest, stop)
+    share(reference, there, stop, made)
     return _inspect(reference, fresh)
+
+
+def _fetched(reference: str, digest: str, there: str, stop: threading.Event) -> bool:
+    """Say whether the registry gave the image. One with another base than that which was made here is removed."""
+    if not fetch(reference, there, stop):
+        return False
+    if there == digest or (engine().inspect_image(reference)["Config"]["Labels"] or {}).get(DIGEST) == digest:
+        return True
+    engine().remove_image(reference, noprune=True)
+    return False
 
 
 async def _add_tmux(image: Image, run_id: str) -> Image:
@@ -255,12 +266,18 @@ def recipe_digest(environment_dir: Path) -> str:
 
     Blocking.
     """
-    digest, dockerfile = content_digest(environment_dir), environment_dir / "Dockerfile"
+    shared_digest, dockerfile = _shared_digest(environment_dir), environment_dir / "Dockerfile"
     text = dockerfile.read_text() if dockerfile.is_file() else ""
     others = other_bases(text)
-    named = [others.get(name, name) for name in bases(text)]
-    parts = [*others.items(), *((name, made) for name in named if (made := made_here(name)))]
-    return hashlib.sha256(f"{digest}{sorted(parts)}".encode()).hexdigest() if parts else digest
+    made = {name: found for name in bases(text) if (found := made_here(others.get(name, name)))}
+    return hashlib.sha256(f"{shared_digest}{sorted(made.items())}".encode()).hexdigest() if made else shared_digest
+
+
+def _shared_digest(environment_dir: Path) -> str:
+    """The image's name in a registry: without the bases that each machine has made for itself."""
+    digest, dockerfile = content_digest(environment_dir), environment_dir / "Dockerfile"
+    others = other_bases(dockerfile.read_text()) if dockerfile.is_file() else {}
+    return hashlib.sha256(f"{digest}{sorted(others.items())}".encode()).hexdigest() if others else digest
 
 
 def _reference(digest: str) -> str:

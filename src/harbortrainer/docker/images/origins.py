@@ -107,13 +107,16 @@ def fetch(reference: str, tag: str, stop: threading.Event) -> bool:
     return True
 
 
-def share(reference: str, tag: str, stop: threading.Event) -> None:
-    """Push an image unless the registry has it. A fault of the registry is none of the image: one line is logged."""
+def share(reference: str, tag: str, stop: threading.Event, made: bool) -> None:
+    """Push an image unless the registry has it; one `made` now takes the place of what the registry has.
+
+    A fault of the registry is none of the image: one line is logged.
+    """
     there = f"{_origins.registry}:{tag}"
-    if not _origins.registry or there in _origins.shared:
+    if not _origins.registry or (there in _origins.shared and not made):
         return
     try:
-        if not _has(there):
+        if made or not _has(there):
             engine().tag(reference, *parse_repository_tag(there))
             try:
                 follow(engine().push(there, stream=True, decode=True), f"cannot push image {there}", stop)
