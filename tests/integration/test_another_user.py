@@ -1,6 +1,5 @@
 """A trainer that is not root grades as one that is: its verifications are watched from a helper container."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -14,61 +13,48 @@ from harbortrainer.docker.integrity import privileged
 from tests.conftest import ROOT
 from tests.support.another_user import another_user
 from tests.support.docker_parts import a_run, containers, remove_run, stopping_container
-from tests.support.quiet_attacks import HONEST, QUIET, quiet_task, serving
+from tests.support.quiet_attacks import HONEST, QUIET, Quiet, quiet_task, serving
 from tests.support.system_attacks import ATTACKS
-from tests.support.unseen_attacks import SCRATCH, UNSEEN, unseen_task
+from tests.support.unseen_attacks import SCRATCH, UNSEEN, Unseen, unseen_task
 from tests.support.unseen_attacks import serving as unseen_serving
 from tests.support.verified_task import attacked_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-AT_ONCE = 3
-TRIALS = f"""import asyncio, json, sys
+TRIAL = """import asyncio, sys
 from pathlib import Path
 from tests.support.plain_container import product_trial
-places = asyncio.Semaphore({AT_ONCE})
-async def reward(task, script):
-    async with places:
-        return (await product_trial(Path(task), script)).reward
-async def rewards(scripts):
-    return await asyncio.gather(*(reward(task, script) for task, script in scripts.items()))
-print("rewards", json.dumps(asyncio.run(rewards(json.load(sys.stdin)))))
+print("reward", asyncio.run(product_trial(Path(sys.argv[1]), sys.stdin.read())).reward)
 """
-ODD = ATTACKS["pth-with-an-odd-name"]
-SERVICES = ("kills-the-checker", "rewrites-the-verdict", "deletes")
-NO_FILES = ("a-computed-name", "a-datagram", "a-size")
-EARN_NOTHING = (*SERVICES, *NO_FILES, "odd-solved", "odd-unsolved")
-HONEST_ONES = ("honest service", "honest file")
+QUIET_ONES = {"honest": HONEST} | {
+    name: QUIET[name] for name in ("kills-the-checker", "rewrites-the-verdict", "deletes")
+}
+UNSEEN_ONES = {"honest": SCRATCH} | {name: UNSEEN[name] for name in ("a-computed-name", "a-datagram", "a-size")}
 
 
-@pytest.fixture(scope="module")
-def rewards(docker_ready: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float | None]:
-    """Of trials of that user, side by side: of services, of what no opened file shows, of a hook with an odd name."""
-    own = tmp_path_factory.mktemp("own")
-    scripts = {str(quiet_task(own / name)): serving(QUIET[name]) for name in SERVICES}
-    scripts |= {str(unseen_task(own / name)): unseen_serving(UNSEEN[name]) for name in NO_FILES}
-    scripts |= {str(attacked_task(own / name / "task", way=ODD.way)): ODD.script for name in EARN_NOTHING[-2:]}
-    shutil.rmtree(own / "odd-unsolved" / "task" / "solution")
-    scripts |= {str(quiet_task(own / HONEST_ONES[0])): serving(HONEST)}
-    scripts |= {str(unseen_task(own / HONEST_ONES[1])): unseen_serving(SCRATCH)}
-    subprocess.run(["chown", "-R", "65534:65534", str(own)], check=True)
-    os.chmod(own.parent, 0o755)
-    env = os.environ | {"XDG_CACHE_HOME": str(own / "cache"), "HOME": str(own), "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
-    words = [*another_user(), sys.executable, "-c", TRIALS]
-    given = json.dumps(scripts)
-    ended = subprocess.run(words, input=given, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+def reward(task: Path, script: str) -> str:
+    shutil.copytree(task.parent, other := task.parent.parent / "other")
+    subprocess.run(["chown", "-R", "65534:65534", str(other)], check=True)
+    os.chmod(other.parent, 0o755)
+    env = os.environ | {"XDG_CACHE_HOME": str(other / "cache"), "HOME": str(other), "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
+    words = [*another_user(), sys.executable, "-c", TRIAL, str(other / task.name)]
+    ended = subprocess.run(words, input=script, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "cannot be watched" not in ended.stderr
-    found = json.loads(ended.stdout.split("rewards ")[-1])
-    return dict(zip((*EARN_NOTHING, *HONEST_ONES), found, strict=True))
+    return ended.stdout.split("reward ")[-1].strip()
 
 
-def test_attacks_earn_nothing(rewards: dict[str, float | None]) -> None:
-    earned = {name: rewards[name] for name in EARN_NOTHING if rewards[name]}
-    assert earned == {} and [rewards[name] for name in EARN_NOTHING[-2:]] == [0, 0]
+@pytest.mark.parametrize("name", QUIET_ONES)
+def test_services_are_watched(tmp_path: Path, name: str) -> None:
+    one: Quiet = QUIET_ONES[name]
+    found = reward(quiet_task(tmp_path / "own"), serving(one))
+    assert found == "1.0" if name == "honest" else found in ("0.0", "None")
 
 
-def test_honest_work_earns_its_reward(rewards: dict[str, float | None]) -> None:
-    assert [rewards[name] for name in HONEST_ONES] == [1, 1]
+@pytest.mark.parametrize("name", UNSEEN_ONES)
+def test_what_no_opened_file_shows_counts(tmp_path: Path, name: str) -> None:
+    one: Unseen = UNSEEN_ONES[name]
+    found = reward(unseen_task(tmp_path / "own"), unseen_serving(one))
+    assert found == "1.0" if name == "honest" else found in ("0.0", "None")
 
 
 def test_a_container_in_which_dockers_own_commands_are_stopped_is_removed(tmp_path: Path) -> None:
@@ -77,6 +63,15 @@ def test_a_container_in_which_dockers_own_commands_are_stopped_is_removed(tmp_pa
     with stopping_container(run := a_run("test-stops")):
         subprocess.run([*another_user(), sys.executable, "-c", code], env=env, cwd="/", check=True, timeout=60)
         assert containers(run) == []
+
+
+@pytest.mark.parametrize("solved", [True, False])
+def test_a_name_that_docker_diff_cannot_write_is_undone(tmp_path: Path, solved: bool) -> None:
+    attack = ATTACKS["pth-with-an-odd-name"]
+    task = attacked_task(tmp_path / "own" / "task", way=attack.way)
+    if not solved:
+        shutil.rmtree(task / "solution")
+    assert reward(task, attack.script) == "0.0"
 
 
 def test_the_helper_runs_a_python_whose_library_only_the_machine_finds(tmp_path: Path) -> None:
