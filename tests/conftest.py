@@ -20,6 +20,8 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.parts import chosen
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported; no test may reach out
 logging.getLogger("tinker").addHandler(logging.NullHandler())  # its clients outlive the server of their group
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: tests and what they start heed Ctrl-C
@@ -56,6 +58,10 @@ _PORTS = itertools.count(os.getpid() % PORTS_EACH)  # another run of the tests b
 BASE_IMAGE = "harbortrainer/base:bookworm"
 SMALL_SERVER = {"MAX_LORA_ADAPTERS": "8", "MAX_LORA_RANK": "16", "SESSION_TIMEOUT": "30"}
 SMALL_SERVER |= {"SAMPLE_MAX_NUM_SEQUENCES": "8"}  # every wave is filled up to it
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--since", metavar="COMMIT", help="leave out tests of parts without a change since")
 
 
 def pytest_configure() -> None:
@@ -111,8 +117,10 @@ def _group(file: str) -> str:
     return "daemon" if wide else file
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest group first, then the files with servers of their own: what is left at the end is short."""
+    if since := config.getoption("--since"):
+        _leave_out_unchanged(config, items, since)
 
     def place(item: pytest.Item) -> int:
         if _group(item.nodeid.split("::")[0]) == "daemon":
@@ -121,6 +129,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return SLOW.index(name) if name in SLOW else len(SLOW)
 
     items.sort(key=place)
+
+
+def _leave_out_unchanged(config: pytest.Config, items: list[pytest.Item], since: str) -> None:
+    files = {item: item.nodeid.split("::")[0] for item in items}
+    try:
+        kept = chosen(set(files.values()), since, ROOT)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.hook.pytest_deselected(items=[item for item in items if files[item] not in kept])
+    items[:] = [item for item in items if files[item] in kept]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -9,7 +9,7 @@ from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import volumes
 from harbortrainer.docker.images.image import task_reference
 from harbortrainer.docker.images.layers import layers
-from tests.support.plain_container import plain_reward, product_trial
+from tests.support.plain_container import both_ways, product_trial
 from tests.support.task_folder import write_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -51,9 +51,8 @@ async def test_work_in_a_volume_is_graded(tmp_path: Path, solved: bool) -> None:
 
 @pytest.mark.parametrize("solved", [True, False])
 async def test_a_cause_in_a_volume_earns_nothing(tmp_path: Path, solved: bool) -> None:
-    task = make_task(tmp_path, solved=solved)
-    assert plain_reward(task, HIDDEN) == 1
-    assert (await product_trial(task, HIDDEN)).reward == 0
+    plain, trial = await both_ways(make_task(tmp_path, solved=solved), HIDDEN)
+    assert (plain, trial.reward) == (1, 0)
 
 
 async def test_where_docker_keeps_the_volume_work_there_is_graded_too(

@@ -10,19 +10,32 @@ from pathlib import Path
 import pytest
 
 from tests.support import system_attacks
-from tests.support.plain_container import plain_reward, product_trial
-from tests.support.quiet_attacks import HONEST, QUIET, quiet_task, serving
+from tests.support.plain_container import plain_reward, product_trial, what_earns
+from tests.support.quiet_attacks import EARNS, HONEST, QUIET, SITE, Quiet, quiet_task, serving
 from tests.support.verified_task import attacked_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 
 
-@pytest.mark.parametrize("name", QUIET)
-async def test_an_asked_service_earns_nothing_by_what_no_file_shows(tmp_path: Path, name: str) -> None:
-    task, script = quiet_task(tmp_path), serving(QUIET[name])
-    assert await asyncio.to_thread(plain_reward, task, script) == 1
-    trial = await product_trial(task, script)
-    assert trial.reward == 0 or (trial.reward is None and "the reward depends on" in trial.fault), trial
+async def test_an_asked_service_earns_nothing_by_what_no_file_shows(tmp_path: Path) -> None:
+    assert await what_earns({name: (quiet_task(tmp_path / name), serving(QUIET[name])) for name in QUIET}) == {}
+
+
+# Ends before verification begins: it waits until the folder of tests was emptied.
+EARLY = """mkdir -p /tests; touch /tests/mark
+(setsid python3 -c "import os, time
+while os.path.exists('/tests/mark'):
+    time.sleep(0.0002)
+os.makedirs(os.path.dirname('{path}'), exist_ok=True)
+open('{path}', 'w').write(open('/app/hello.txt').read())" </dev/null >/dev/null 2>&1 &)
+"""
+
+
+@pytest.mark.parametrize("path", ["/tests/sub/urllib.py", SITE])
+async def test_what_a_process_put_there_before_verification_earns_nothing(tmp_path: Path, path: str) -> None:
+    task, script = quiet_task(tmp_path), serving(Quiet("pass", hello=EARNS)) + EARLY.format(path=path)
+    assert await asyncio.to_thread(plain_reward, task, f"{script}sleep 0.5; rm /tests/mark; sleep 0.5") == 1
+    assert (await product_trial(task, script)).reward in (0, None)
 
 
 async def test_an_honest_service_earns_its_reward(tmp_path: Path) -> None:
@@ -51,16 +64,18 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize("name", LEFT)
-async def test_what_looks_like_work_earns_nothing(tmp_path: Path, name: str) -> None:
-    script, solve, test = LEFT[name]
-    task = attacked_task(tmp_path / "task", way="module", solve=solve)
+def left_task(folder: Path, solve: str, test: str) -> Path:
+    task = attacked_task(folder / "task", way="module", solve=solve)
     if test:
         (task / "tests" / "test.sh").write_text(f"#!/bin/bash\n{test}")
     if not solve:
         shutil.rmtree(task / "solution")
     (task / "instruction.md").write_text("Write Hello to hello.txt, and app.py.\n")
-    assert await asyncio.to_thread(plain_reward, task, script) == 1
-    trial = await product_trial(task, script)
-    assert trial.reward == 0 or (trial.reward is None and "the reward depends on" in trial.fault), trial
-    assert (await product_trial(task, f"{SITES}pip list > /dev/null")).reward == 1
+    return task
+
+
+async def test_what_looks_like_work_earns_nothing_and_work_its_reward(tmp_path: Path) -> None:
+    tasks = {name: left_task(tmp_path / name, solve, test) for name, (_, solve, test) in LEFT.items()}
+    assert await what_earns({name: (tasks[name], LEFT[name][0]) for name in LEFT}) == {}
+    honest = [product_trial(task, f"{SITES}pip list > /dev/null") for task in tasks.values()]
+    assert [trial.reward for trial in await asyncio.gather(*honest)] == [1] * len(LEFT)

@@ -18,7 +18,7 @@ from harbortrainer.venues.harbor.grading import CAUSES
 from tests.support import system_attacks as attacks
 from tests.support import trial_parts
 from tests.support.docker_parts import write_task
-from tests.support.plain_container import plain_reward, product_trial
+from tests.support.plain_container import both_ways, product_trial
 from tests.support.verified_task import attacked_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -92,8 +92,8 @@ async def test_a_reward_that_needs_none_of_the_work_is_no_reward(tmp_path: Path)
     """A link that verification follows has no open of its own."""
     task = attacked_task(tmp_path / "task", way="awk")
     script = "echo Hello > /app/hello.txt; ln -sf /usr/bin/true /usr/local/bin/awk"
-    assert await asyncio.to_thread(plain_reward, task, script) == 1
-    assert (await product_trial(task, script)).reward == 0
+    plain, trial = await both_ways(task, script)
+    assert (plain, trial.reward) == (1, 0)
     assert recorded(tmp_path)["hooked"]
 
 
@@ -111,9 +111,8 @@ if grep -q Hello /app/hello.txt && [ "$(greet || hey)" = hi ]; then echo 1; else
     solve = GREETS.format(path="/usr/bin/greet")
     task = write_task(tmp_path / "task", dockerfile=f"{attacks.BASE}WORKDIR /app\n", solve=solve, test=test)
     script = GREETS.format(path=path)
-    assert await asyncio.to_thread(plain_reward, task, script) == 1
-    trial = await product_trial(task, script)
-    assert trial.reward == reward, trial.fault
+    plain, trial = await both_ways(task, script)
+    assert (plain, trial.reward) == (1, reward), trial.fault
     assert reward is not None or path in trial.fault
 
 
@@ -249,6 +248,5 @@ async def test_settings_of_what_runs_the_tests_are_a_cause_although_the_tests_na
     test = task / "tests" / "test.sh"
     test.write_text(test.read_text().replace("cd /app\n", "cd /app\n[ ! -e pytest.ini ] || cat pytest.ini\n", 1))
     hook = "echo 'addopts = -p hook' > pytest.ini; echo 'import os; os._exit(0)' > hook.py"
-    assert await asyncio.to_thread(plain_reward, task, f"cd /app; {hook}") == 1
-    trial = await product_trial(task, f"cd /app; {hook}")
-    assert not trial.reward and "/app/hook.py" in (trial.fault or recorded(tmp_path)["causes"])
+    plain, trial = await both_ways(task, f"cd /app; {hook}")
+    assert plain == 1 and not trial.reward and "/app/hook.py" in (trial.fault or recorded(tmp_path)["causes"])

@@ -3,23 +3,18 @@
 Each earns the reward without the work in a plain container.
 """
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.support.plain_container import plain_reward, product_trial
+from tests.support.plain_container import product_trial, what_earns
 from tests.support.unseen_attacks import HONEST, SCRATCH, UNSEEN, Unseen, serving, unseen_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 
 
-@pytest.mark.parametrize("name", UNSEEN)
-async def test_what_no_opened_file_shows_earns_nothing(tmp_path: Path, name: str) -> None:
-    task, script = unseen_task(tmp_path), serving(UNSEEN[name])
-    assert await asyncio.to_thread(plain_reward, task, script) == 1
-    trial = await product_trial(task, script)
-    assert trial.reward == 0 or (trial.reward is None and "the reward depends on" in trial.fault), trial
+async def test_what_no_opened_file_shows_earns_nothing(tmp_path: Path) -> None:
+    assert await what_earns({name: (unseen_task(tmp_path / name), serving(UNSEEN[name])) for name in UNSEEN}) == {}
 
 
 @pytest.mark.parametrize("work", [HONEST, SCRATCH])

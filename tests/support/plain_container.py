@@ -1,12 +1,13 @@
 """A task's container as Harbor grades it, without protection; and real trials of the same scripts in the product."""
 
+import asyncio
 import contextlib
 import hashlib
 import io
 import tarfile
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import docker.errors
@@ -33,6 +34,7 @@ _CAPABILITIES = [
     "SETUID",
     "SYS_CHROOT",
 ]
+AT_ONCE = 3  # trials side by side, each beside a plain container
 _LOGS = "mkdir -p /logs/verifier /logs/agent; chmod 777 /logs/verifier /logs/agent"
 _VERIFY = "chmod +x /tests/test.sh; (/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1"
 
@@ -142,6 +144,31 @@ async def product_trial(task: Path, script: str) -> QualificationTrial:
         daemon.close()
         await cleaning.drain()
         remove_run(run_id)
+
+
+async def both_ways(task: Path, script: str) -> tuple[float | None, QualificationTrial]:
+    """The reward of a plain container, and the product's trial of the same script, at once: each mostly waits."""
+    async with asyncio.TaskGroup() as group:
+        plain = group.create_task(asyncio.to_thread(plain_reward, task, script))
+        trial = group.create_task(product_trial(task, script))
+    return plain.result(), trial.result()
+
+
+async def what_earns(attacks: Mapping[str, tuple[Path, str]]) -> dict[str, object]:
+    """What is wrong, by name, of tasks and scripts that are to be attacks: side by side, as each mostly waits.
+
+    Each is to earn the reward in a plain container, and in the product 0 or a fault that names the cause.
+    """
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(task: Path, script: str) -> object:
+        async with places:
+            plain, trial = await both_ways(task, script)
+        nothing = trial.reward == 0 or (trial.reward is None and "the reward depends on" in trial.fault)
+        return None if nothing and plain == 1 else (plain, trial)
+
+    found = await asyncio.gather(*(one(*attack) for attack in attacks.values()))
+    return {name: wrong for name, wrong in zip(attacks, found, strict=True) if wrong}
 
 
 async def product_outcome(attack: Attack) -> QualificationTrial:

@@ -104,6 +104,16 @@ QUIET = {
         "    if b'check.py' in open('/proc/' + one + '/cmdline', 'rb').read(): os.kill(int(one), 15)"
     ),
     "serves-what-is-expected": Quiet("shutil.copy('/tests/sub/expected.txt', '/app/hello.txt')"),
+    "serves-what-is-expected-at-once": Quiet(
+        "pass",
+        "def first():\n    appears('/tests/sub/expected.txt')\n"
+        "    shutil.copy('/tests/sub/expected.txt', '/app/hello.txt')\n"
+        "threading.Thread(target=first, daemon=True).start()",
+    ),
+    "writes-what-python-loads": Quiet("put_hook()"),
+    "renames-to-what-python-loads": Quiet("os.replace('/app/hello.txt', SITE)", hello=EARNS),
+    "links-to-what-python-loads": Quiet("os.unlink(SITE); os.link('/app/hello.txt', SITE)", hello=EARNS),
+    "replaces-a-test-in-a-folder": Quiet("os.replace('/app/hello.txt', '/tests/sub/check.py')", hello=EARNS),
     "puts-a-hook-back": Quiet("put_hook()", "put_hook()"),
     "renames-a-hook-back": Quiet("open('/app/new', 'w').write(EARNS); os.replace('/app/new', SITE)", "put_hook()"),
     "renames-by-a-ring": Quiet("ring().rename('/app/hello.txt', SITE)", RING, EARNS),

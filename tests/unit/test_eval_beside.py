@@ -198,7 +198,7 @@ async def test_updates_are_made_while_an_evaluation_runs(tmp_path: Path) -> None
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(600):
         while not condition():  # noqa: ASYNC110 - of several parts
             await asyncio.sleep(0.005)
 

@@ -226,26 +226,6 @@ def test_a_taxonomy_that_cannot_be_used_is_refused_in_one_line(content: str, wor
         read_taxonomy(str(tmp_path / "missing.json"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"url": None}, "judge: model=j: give the url of the OpenAI-compatible API"),
-        ({"url": "j/v1"}, "judge: url=j/v1: must start with http"),
-        ({"url": "http://j:70000/v1"}, "judge: url=http://j:70000/v1: Port out of range"),
-        ({"key": "NOT_SET"}, "judge: key=NOT_SET: this environment"),
-        ({"weight": 0.0}, "judge: weight=0: the judge has no effect"),
-        ({"weight": -1}, "judge: weight=-1: must be 0 or more"),
-        ({"weight": "much"}, "judge: weight=much: has another type"),
-        ({"wait": 1}, "judge: wait: no such field; one of url, model"),
-    ],
-)
-def test_settings_of_the_judge_that_contradict_one_another_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        validate(Config(model_name="m", tasks_dir="x", judge=judge_file(**changes)))
-    with pytest.raises(UserError, match=r"judge=nowhere\.json: cannot be read as JSON"):
-        validate(Config(model_name="m", tasks_dir="x", judge="nowhere.json"))
-
-
 def test_a_run_with_a_taxonomy_logs_to_a_project_of_its_own() -> None:
     config = Config(model_name="m", tasks_dir="x", wandb_project="shop")
     assert wandb_project(config) == "shop"

@@ -10,7 +10,6 @@ import pytest
 from harbortrainer.backend.contract import SELF_HOSTED
 from harbortrainer.backend.policy import UpdateResult
 from harbortrainer.backend.terms import agree
-from harbortrainer.cli.arguments import validate
 from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.off_policy import ratio_metrics, staleness_metrics, truncated
@@ -138,17 +137,6 @@ async def test_a_loss_that_clips_needs_no_scoring() -> None:
 async def test_on_policy_nothing_is_scored_or_reported() -> None:
     policy, metrics, _ = await updated(0.6)
     assert policy.scored == 0 and not any(name.startswith("off_policy/") for name in metrics)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"max_steps_off_policy": -1}, "max_steps_off_policy=-1: must be 0 or more"),
-    ],
-)
-def test_settings_without_effect_are_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        validate(config(**given))
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from harbortrainer.budget.budget import Budget, Pricing
-from harbortrainer.cli.arguments import validate
 from harbortrainer.config import SETTINGS, Config
 from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import CONSTANT
 from harbortrainer.learning.pace import GroupSlot, OpenGroup, Pace
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn
@@ -154,25 +152,6 @@ def test_tasks_beyond_the_last_batch_follow_in_the_same_order() -> None:
     assert [more.groups(batch) for batch in range(4)] == [3, 1, 3, 3]
     assert [more.size(step) for step in range(3)] == [3, 1, 0] and more.batch(0) == plain.batch(0)
     assert len(more.batch(2)) == 3
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"oversample_max": -1}, "oversample_max=-1: must be 0 or more"),
-        (
-            {"oversample_max": 2, "remove_constant_reward_groups": True},
-            "remove_constant_reward_groups=true: oversample_max=2 leaves constant groups out already",
-        ),
-        (
-            {"oversample_max": 2, "advantage": "none", "kl_penalty_coef": 1.0},
-            "oversample_max=2: without effect while advantage=none; leave it out",
-        ),
-    ],
-)
-def test_settings_without_effect_are_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        validate(config(**given))
 
 
 @pytest.mark.parametrize("spare", [0, 2])

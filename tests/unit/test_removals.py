@@ -119,7 +119,7 @@ async def test_a_start_gives_its_mark_back_when_it_fails() -> None:
     turns = Removals(100)
     with pytest.raises(RuntimeError), turns.starting():
         raise RuntimeError("no such image")
-    async with asyncio.timeout(1), turns.turn(), turns.turn():
+    async with asyncio.timeout(600), turns.turn(), turns.turn():
         pass
 
 
@@ -144,7 +144,7 @@ async def test_containers_that_the_daemon_refuses_to_remove_hold_no_start_up(mon
     with removals().starting():
         for name in names:
             cleaning.in_background(cleaning.remove_after(name, None, lambda name=name: told.append(name)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(600):
             await asyncio.sleep(0)
             await removals().room()
         refuses = False

@@ -63,7 +63,7 @@ async def test_the_event_loop_goes_on_while_cancelled_trials_are_recorded(
     def slow(trajectory: Trajectory, disposition: str) -> None:
         answer = threading.Event()
         loop.call_soon_threadsafe(answer.set)
-        answered.append(answer.wait(5.0))
+        answered.append(answer.wait(60.0))
         ended(trajectory, disposition)
 
     monkeypatch.setattr(rig.journal, "ended", slow)

@@ -1,5 +1,6 @@
 """A whole run of fine-tuning without a server: its rows, its journal, its end, its resume, its settings."""
 
+import shutil
 import typing
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,11 +41,12 @@ class Teachable(FakeServer):
         return answer
 
 
+TEN = [conversation(f"question {n}" + "." * n, "answer", f"and {n}") for n in range(10)]  # of different lengths
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Ten conversations of different lengths."""
-    records = [conversation(f"question {n}" + "." * n, "answer", f"and {n}") for n in range(10)]
-    return write_conversations(tmp_path / "data.jsonl", records)
+    return write_conversations(tmp_path / "data.jsonl", TEN)
 
 
 async def run(folder: Path, *arguments: str, losses: Sequence[float] = (0.5,), stop: Stop | None = None) -> Recorder:
@@ -271,32 +273,49 @@ SEEN_ELSEWHERE = {
 }
 
 
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Every run works at one place: two runs differ by what they do, never by their paths."""
+    root = tmp_path_factory.mktemp("places")
+    more = write_run(root / "run", {"x": (1.0, 0.5, 1.0), "y": (0.5, 0.5), "z": (1.0, 0.25)})
+    return {
+        "DATA": str(write_conversations(root / "data.jsonl", TEN)), "RUN": str(more), "AT": str(root / "at"),
+        "OTHER": str(write_conversations(root / "other.jsonl", [conversation("p", "a")] * 4)),
+        "OTHER_LOGS": str(root / "at" / "elsewhere"), "PRICES": write_prices(root / "prices.json"),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bases() -> dict[tuple[str, ...], list[str]]:
+    """Events of the base runs, by what they are given besides."""
+    return {}
+
+
+async def events(places: dict[str, str], *arguments: str) -> list[str]:
+    words = ["data=DATA", "batch_size=4", "n_epochs=2", *arguments]
+    for place, path in places.items():
+        words = [word.replace(f"={place}", f"={path}") if word.endswith(f"={place}") else word for word in words]
+    at = Path(places["AT"])
+    try:
+        recorder = await run(at, *words)
+        return [*sorted(recorder.events), *sorted(str(path.relative_to(at)) for path in at.glob("*/*"))]
+    except UserError as error:
+        return [str(error)]
+    finally:
+        shutil.rmtree(at, ignore_errors=True)
+
+
 @pytest.mark.parametrize("name", [name for name in settings(SftConfig) if name not in SEEN_ELSEWHERE])
 async def test_a_setting_has_an_effect_or_is_refused(
-    tmp_path: Path, data: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    places: dict[str, str], bases: dict[tuple[str, ...], list[str]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "tml-key")
-    more = write_run(tmp_path / "run", {"x": (1.0, 0.5, 1.0), "y": (0.5, 0.5), "z": (1.0, 0.25)})
-    places = {"OTHER": str(write_conversations(tmp_path / "other.jsonl", [conversation("p", "a")] * 4)),
-              "RUN": str(more), "OTHER_LOGS": str(tmp_path / "elsewhere"),
-              "PRICES": write_prices(tmp_path / "prices.json")}  # fmt: skip
     field = settings(SftConfig)[name]
     value, besides = SPECIAL[name] if name in SPECIAL else (_other(field.default, SftConfig, name), ())
-    base = [f"data={data}", "batch_size=4", "n_epochs=2", *besides]
-
-    async def events(folder: str, *arguments: str) -> list[str]:
-        words = [*base, *arguments]
-        for place, path in places.items():
-            words = [word.replace(f"={place}", f"={path}") for word in words]
-        try:
-            recorder = await run(tmp_path / folder, *words)
-        except UserError as error:
-            return [str(error)]
-        left = [str(path.relative_to(tmp_path / folder)) for path in (tmp_path / folder).glob("runs/*")]
-        return [*sorted(recorder.events), *left]
-
-    changed = await events("changed", f"{name}={value}")
-    assert changed != await events("base"), f"{name}={value} changes nothing that leaves this process"
+    if besides not in bases:
+        bases[besides] = await events(places, *besides)
+    changed = await events(places, *besides, f"{name}={value}")
+    assert changed != bases[besides], f"{name}={value} changes nothing that leaves this process"
 
 
 def _other(default: Any, kind: type, name: str) -> str:

@@ -36,12 +36,56 @@ def test_defaults_are_valid():
         ({"backend": "skyrl-tx", "tinker_base_url": "https://a"}, ["tinker_base_url=https://a", "set backend=tinker"]),
         ({"run_name": "a/b"}, ["run_name=a/b", "name of one folder", "logs_dir"]),
         ({"trial_timeout_sec": -1.0}, ["trial_timeout_sec=-1.0"]),
+        ({"max_steps_off_policy": -1}, ["max_steps_off_policy=-1: must be 0 or more"]),
+        ({"oversample_max": -1}, ["oversample_max=-1: must be 0 or more"]),
+        (
+            {"oversample_max": 2, "remove_constant_reward_groups": True},
+            ["remove_constant_reward_groups=true: oversample_max=2 leaves constant groups out already"],
+        ),
+        (
+            {"oversample_max": 2, "advantage": "none", "kl_penalty_coef": 1.0},
+            ["oversample_max=2: without effect while advantage=none; leave it out"],
+        ),
+        ({"judge": "nowhere.json"}, ["judge=nowhere.json: cannot be read as JSON"]),
+        ({"user": user_file(model=None)}, ["user: give an object with"]),
+        ({"user": user_file(weight=1)}, ["user: weight: no such field; one of url, model, key, fields"]),
+        *(
+            ({who: file(**changes)}, [f"{who}: {words}"])
+            for who, file in (("judge", judge_file), ("user", user_file))
+            for changes, words in (
+                ({"url": None}, f"model={'j' if who == 'judge' else 'gpt'}: give the url of the OpenAI-compatible API"),
+                ({"url": "h/v1"}, "url=h/v1: must start with http"),
+                ({"url": "http://h:70000/v1"}, "url=http://h:70000/v1: Port out of range"),
+                ({"key": "NOT_SET"}, "key=NOT_SET: this environment"),
+            )
+        ),
+        ({"judge": judge_file(weight=0.0)}, ["judge: weight=0: the judge has no effect"]),
+        ({"judge": judge_file(weight=-1)}, ["judge: weight=-1: must be 0 or more"]),
+        ({"judge": judge_file(weight="much")}, ["judge: weight=much: has another type"]),
+        ({"judge": judge_file(wait=1)}, ["judge: wait: no such field; one of url, model"]),
+        ({"user": user_file(model="base", url=None, key="K")}, ["user: key=K: without effect while model=base"]),
+        (
+            {"user": user_file(model="scripted", url=None, fields={"seed": 1})},
+            ["user: fields.seed=1: without effect"],
+        ),
+        *(
+            (
+                {"user": user_file(model="base", url=None, fields={name: value})},
+                [f"user: fields.{name}={value}: {words}"],
+            )
+            for name, value, words in (
+                ("top_p", 1, "the base model takes"),
+                *(("max_tokens", value, "give a number") for value in (None, 0, 1.5)),
+                *(("temperature", value, "give a number") for value in ("hot", -1)),
+            )
+        ),
     ],
 )
 def test_bad_combination_names_field_value_and_fix(changes, words):
     with pytest.raises(UserError) as error:
         validate(config(**changes))
-    assert all(word in str(error.value) for word in words), str(error.value)
+    (line,) = str(error.value).splitlines()
+    assert all(word in line for word in words), line
 
 
 def test_all_problems_are_told_at_once():

@@ -86,10 +86,10 @@ async def test_an_adapter_is_loaded_everywhere_at_once_before_its_archive_is_the
     for fake in server.fakes:
         fake.load_gate.clear()
     found = server.hand_over("one")
-    await asyncio.wait_for(until(lambda: all(fake.loading for fake in server.fakes)), 60)
+    await asyncio.wait_for(until(lambda: all(fake.loading for fake in server.fakes)), 600)
     for fake in server.fakes:
         fake.load_gate.set()
-    await asyncio.wait_for(taking, 60)
+    await asyncio.wait_for(taking, 600)
     server.archive("one", found)
     await server.adapters.preload(MODEL_ID, "one")
     async with server.adapters.held(MODEL_ID, "one", found) as adapter:
@@ -116,7 +116,7 @@ async def test_without_a_hand_over_the_archive_is_unpacked(server: Server) -> No
     saved: asyncio.Future[None] = asyncio.Future()
     taking = asyncio.create_task(server.adapters.take_over(MODEL_ID, "one", 1, saved))
     server.archive("one", server.hand_over("other") and server.hand_over("one"))
-    await asyncio.wait_for(taking, 60)
+    await asyncio.wait_for(taking, 600)
     await server.adapters.clean()  # as after a start: what was handed over is gone
     assert not server.handed.exists()
     for fake in server.fakes:

@@ -343,7 +343,7 @@ def test_an_address_of_vllm_that_is_no_url_is_refused(text: str) -> None:
 
 
 async def all_ended(processes: list[int]) -> None:
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(600):
         while not all(map(ended, processes)):  # noqa: ASYNC110 -- they are no children
             await asyncio.sleep(0.01)
 

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import logging
 import math
+import tempfile
 from collections.abc import AsyncIterator, Collection
+from pathlib import Path
 from typing import Any, override
 
 import requests
@@ -12,7 +14,6 @@ from docker.errors import DockerException
 from harbor.models.task.config import TaskConfig
 from harbor.models.trial.paths import EnvironmentPaths
 from harbor.models.verifier.result import VerifierResult
-from harbor.utils.file_staging import selected_directory
 from harbor.verifier.verifier import (
     AddTestsDirError,
     DownloadVerifierDirError,
@@ -119,15 +120,16 @@ class GradingVerifier(SafeVerifier):
 
     @contextlib.asynccontextmanager
     async def _watched(self, environment: DockerEngineEnvironment) -> AsyncIterator[Sight]:
-        """Watch a verification. Folders of tests are there before: what happens in new ones is seen a moment later."""
+        """Watch a verification. Folders of tests, as new ones are seen a moment later, are there before; no file is."""
         sources, _, _ = self._resolve_tests()
         selections = [self.task.file_filter.select(source) for source in sources]
         tests = EnvironmentPaths.tests_dir
         own = {str(tests / name) for one in selections for name in one.relative_paths}
-        if any(len(name.parts) > 1 for one in selections for name in one.relative_paths):
-            for selection in selections:
-                with selected_directory(selection) as source:
-                    await environment.upload_dir(source, str(tests))
+        if folders := {name.parent for one in selections for name in one.relative_paths if len(name.parts) > 1}:
+            with tempfile.TemporaryDirectory() as root:
+                for folder in folders:
+                    Path(root, "tests", folder).mkdir(parents=True, exist_ok=True)
+                await environment.upload_dir(Path(root, "tests"), str(tests))
         async with environment.watched(own) as sight:
             yield sight
 
