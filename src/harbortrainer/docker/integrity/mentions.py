@@ -6,10 +6,11 @@ No event of every kernel tells of such questions (whether a file exists, how lar
 import itertools
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from harbortrainer.docker.integrity.asked import is_program
+from harbortrainer.docker.integrity.image_files import way
 from harbortrainer.docker.integrity.watch import Seen
 
 _MOST_FILES, _MOST_BYTES = 256, 256 * 1024  # more are libraries, data and programs for a processor
@@ -60,11 +61,10 @@ def _told_by(seen: Seen) -> Iterator[str]:
                 yield path
 
 
-def names_of(path: str, made: Iterable[str], *, short: bool = False) -> set[str]:
+def names_of(path: str, made: Collection[str], *, short: bool = False) -> set[str]:
     """Return words by which a program may ask for a file: its name and folders `made`.
 
     Its name without extension too, if `short`, or where programs are.
     """
-    above = [str(one) for one in PurePosixPath(path).parents]
-    names = {PurePosixPath(one).name for one in {path, *set(made).intersection(above)}}
+    names = {posixpath.basename(one) for one in way(path) if one == path or one in made}
     return names | ({PurePosixPath(path).stem} if short or is_program(path) else set())

@@ -22,6 +22,7 @@ from harbortrainer.docker.integrity.living import (
     Process,
     fields_of,
     inner_of,
+    is_system,
     listed_of,
     mapped,
     pids_of,
@@ -196,8 +197,19 @@ class Watch:
         readers = self.readers.setdefault(path, [])
         if event.pid not in readers and len(readers) < MOST_READERS:
             readers.append(event.pid)
-        if len(readers) == MOST_READERS and not path.startswith("/proc/"):  # libraries, above all
+        if path.startswith("/proc/"):
+            return
+        if len(readers) == MOST_READERS or self._is_library(path, event):
             self.marks.leave_file(event.file)
+
+    def _is_library(self, path: str, event: Event) -> bool:
+        """Whether it does not matter who reads a file, too: one of the image where programs of every kind read.
+
+        The first that a program opens tells that it is loaded.
+        """
+        if event.mask & OPEN_EXEC or event.pid in self._new or not is_system(path):
+            return False
+        return self.marks.is_of_image(path)
 
     def _note_program(self, event: Event) -> None:
         """At the first open of a process, and at the first one after those that load another program."""
