@@ -221,6 +221,23 @@ for number in range(4000):
 """
 
 
+async def test_of_files_of_the_image_that_all_programs_read_the_first_readers_are_known(
+    environment: DockerEngineEnvironment,
+) -> None:
+    """All readers of those that were changed before, or take the place of such; and what each program runs."""
+    changes = "echo >> /etc/issue; cp /etc/passwd /etc/new; cp /etc/skel/.profile /tmp; rm /etc/skel/.profile"
+    calls = "for i in 1 2 3 4 5; do /bin/cat {}; done > /dev/null"
+    verifies = (
+        calls.format("/etc/shells /etc/issue /etc/new") + "; echo >> /etc/shells; mv /etc/new /etc/skel/.profile; "
+    )
+    seen = await seen_of(environment, changes, verifies + calls.format("/etc/shells /etc/skel/.profile"))
+    readers = {path: len(pids) for path, pids in seen.readers.items()}
+    assert readers["/etc/shells"] == 1 and "/etc/shells" in seen.written
+    assert readers["/etc/issue"] == readers["/etc/new"] == readers["/etc/skel/.profile"] == 5
+    ran = [one.words[0] for one in seen.programs.values()]
+    assert ran.count("/bin/cat") == 10
+
+
 async def test_thousands_of_new_folders_of_tests_take_a_part_of_the_time(environment: DockerEngineEnvironment) -> None:
     await environment.close_agent_phase(final=True)
     async with environment.watched():  # the program is there

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from harbortrainer.docker.integrity.accounts import LISTS
 from harbortrainer.docker.integrity.asked import is_program
 from harbortrainer.docker.integrity.image_files import way
 from harbortrainer.docker.integrity.watch import Seen
@@ -18,12 +19,15 @@ _WORD = re.compile(rb"[\w.@+-]*\w")
 _TESTS = "/tests/"
 
 
-def words_of(task: Path, seen: Seen, read: Callable[[str], bytes | None]) -> frozenset[str]:
+def words_of(task: Path, seen: Seen, read: Callable[[str], bytes | None]) -> tuple[frozenset[str], frozenset[str]]:
     """Return words of a task's tests, of programs that verification runs and of files that it opens but for libraries.
 
-    `read`: what the image has at a path. Blocks.
+    Then the same without lists of accounts, which every new shell opens: folders of any work have such names, "src"
+    and "backup". `read`: what the image has at a path. Blocks.
     """
-    return _words(map(_start, _tests(task))) | _words(read(path) for path in sorted(set(_told_by(seen))))
+    files = set(_told_by(seen))
+    told = _words(map(_start, _tests(task))) | _words(read(path) for path in sorted(files.difference(LISTS)))
+    return told | _words(read(path) for path in sorted(files.intersection(LISTS))), told
 
 
 def words_of_tests(task: Path) -> frozenset[str]:

@@ -86,6 +86,7 @@ class Watch:
         self._judged: dict[int, bool] = {}
         self._asked: set[int] = set()  # processes whose program was read, or could not be
         self._new: set[int] = set()  # whose next one is about to be loaded
+        self._loading: set[int] = set()  # of these, which are looked at when the waiting events were taken in
         self._inner: dict[int, int] = {}
         self.trace: Trace | None = None
         self.before: dict[int, Process] = {}
@@ -136,6 +137,9 @@ class Watch:
                 self._tamper(event.path, event.pid)
             else:
                 self._note(event)
+        for pid in self._loading:
+            self._read_program(pid)
+        self._loading.clear()
         return found
 
     def take_calls(self) -> None:
@@ -212,14 +216,23 @@ class Watch:
         return self.marks.is_of_image(path)
 
     def _note_program(self, event: Event) -> None:
-        """At the first open of a process, and at the first one after those that load another program."""
-        pid = event.pid
-        loads = bool(event.mask & OPEN_EXEC)
-        if loads or pid in self._new or (pid not in self._asked and len(self._asked) < MOST_PROGRAMS):
-            self._asked.add(pid)
-            with contextlib.suppress(OSError, IndexError):  # it has ended
-                self.programs[pid] = program_of(pid)
-            (self._new.add if loads else self._new.discard)(pid)
+        """At the first open of a process, soon after those that load another program, and at the first one after."""
+        pid, known = event.pid, event.pid in self._asked
+        if event.mask & OPEN_EXEC:
+            self._new.add(pid)
+            if known:
+                self._loading.add(pid)
+            else:
+                self._read_program(pid)
+        elif pid in self._new or (not known and len(self._asked) < MOST_PROGRAMS):
+            self._new.discard(pid)
+            self._loading.discard(pid)
+            self._read_program(pid)
+
+    def _read_program(self, pid: int) -> None:
+        self._asked.add(pid)
+        with contextlib.suppress(OSError, IndexError):  # it has ended
+            self.programs[pid] = program_of(pid)
 
     def _note_memory(self, inner: int, pid: int) -> None:
         """`inner`: the process whose memory is opened, as the container numbers it."""
@@ -241,7 +254,7 @@ class Watch:
         if not self.overflow:
             self.overflow = True
             self.marks.leave_opens()
-        for known in (self.readers, self.programs, self.written, self.late, self.made):
+        for known in (self.readers, self.programs, self.written, self.late, self.made, self._loading):
             known.clear()
 
     def _tamper(self, what: str, pid: int) -> None:
