@@ -124,8 +124,7 @@ def _children_cpu() -> float:
     """Seconds of this process' children, which are the watcher, or were."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children"))
-    files = (file for pid in children.split() for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-    living = sum(int(file.read_text().split()[0]) for file in files) / 1e9
+    living = sum(time.clock_gettime(~int(pid) << 3 | 2) for pid in children.split())  # clock_getcpuclockid(3)
     return ended.ru_utime + ended.ru_stime + living
 
 
