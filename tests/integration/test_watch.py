@@ -1,6 +1,7 @@
 """A verification is watched from outside: what living processes of a policy do to it, floods, and the watcher's end."""
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.box.first_process import first_of
 from harbortrainer.docker.integrity import watch
 from harbortrainer.docker.integrity.traces import PREFIX
 from harbortrainer.docker.integrity.watch import Seen
@@ -219,6 +221,34 @@ for number in range(4000):
     os.makedirs(f"/tests/{number}/below")
     time.sleep(0.0005)
 """
+
+
+async def test_who_else_reads_a_file_of_the_image_is_told_no_more(environment: DockerEngineEnvironment) -> None:
+    """It is told of those that were changed, or take the place of such."""
+    await environment.exec("echo >> /etc/issue; cp /etc/passwd /etc/new; rm /etc/skel/.profile", user="root")
+    await environment.close_agent_phase(final=False)
+    inode = Path(f"/proc/{first_of(environment.container)}/root/etc/shells").stat().st_ino
+    reads = "for i in 1 2 3 4 5; do /bin/cat {}; done > /dev/null"
+    async with environment.watched() as sight:
+        await environment.exec("cat /etc/shells", user="root")
+        give_up = time.monotonic() + LIMIT_SEC
+        while not any(f" ino:{inode:x} " in mark for mark in marks()):
+            assert time.monotonic() < give_up
+        await environment.exec(reads.format("/etc/shells /etc/issue /etc/new"), user="root")
+        await environment.exec("echo >> /etc/shells; mv /etc/new /etc/skel/.profile", user="root")
+        await environment.exec(reads.format("/etc/shells /etc/skel/.profile"), user="root")
+    readers = {path: len(pids) for path, pids in sight.seen.readers.items()}
+    assert readers["/etc/shells"] == 1 and "/etc/shells" in sight.seen.written
+    assert readers["/etc/issue"] == readers["/etc/new"] == readers["/etc/skel/.profile"] == 5
+
+
+def marks() -> list[str]:
+    """What the kernel shows of the watcher's descriptors."""
+    found = list[str]()
+    for file in Path(f"/proc/{watcher()}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed just now
+            found.append(file.read_text())
+    return found
 
 
 async def test_thousands_of_new_folders_of_tests_take_a_part_of_the_time(environment: DockerEngineEnvironment) -> None:

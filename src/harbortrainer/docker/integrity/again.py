@@ -117,9 +117,9 @@ class Again:
         task, closed = self._environment.task, changed.difference(seen.opened or ())
         if task is None or not (closed or seen.sockets or seen.processes):
             return frozenset(), frozenset()
-        told = words_of(task, seen, found.layer.of_image)
+        told, words = words_of(task, seen, found.layer.of_image)
         plain = found.plain
-        named = (path for path in closed if not told.isdisjoint(names_of(path, found.made, short=path not in plain)))
+        named = (path for path in closed if not words.isdisjoint(names_of(path, found.made, short=path not in plain)))
         return told, frozenset(named)
 
     @contextlib.asynccontextmanager

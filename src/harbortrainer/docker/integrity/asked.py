@@ -1,10 +1,13 @@
 """What a task asks for: what its solution changes and leaves, and what its instruction names. Pure: no I/O."""
 
+import posixpath
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from harbortrainer.docker.integrity.image_files import way
+from harbortrainer.docker.integrity.living import is_system
 from harbortrainer.docker.integrity.watch import Process
 
 _DIGEST = re.compile(r"(?<=/)(?:[0-9a-f]{2}/[0-9a-f]{30,}|[0-9a-f]{32,})")  # a content's name
@@ -22,7 +25,6 @@ _DELETES = re.compile(r"\b(?:remov|delet|clean|purg|eras|wip|uninstall|mov|renam
 _SIGNALS = re.compile(
     r"\b(?:kill(?:s|ed|ing)?|terminat\w+ [^.\n]{0,40}process\w*|watchdog|SIG(?:TERM|KILL|INT|HUP|STOP|USR[12]))\b", re.I
 )
-_SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|boot)(?:/.*)?", re.DOTALL)  # every program reads there
 _PROGRAM = re.compile(r"/(?:usr|bin|sbin|lib\w*)(?:/.*)?", re.DOTALL)
 _OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?", re.DOTALL)  # configuration and caches
 _SHARED = re.compile(
@@ -93,7 +95,7 @@ class Asked:
             return True
         if by_name and (_normal(path) in self._named or self._has_name(path, self.words)):
             return True
-        return any(str(above) in self._footprint.made for above in PurePosixPath(path).parents)
+        return any(above in self._footprint.made for above in way(posixpath.dirname(path)))
 
     def names_path(self, path: str) -> bool:
         """Return whether the instruction has the whole path, which is nothing that every program reads, and no test."""
@@ -105,7 +107,7 @@ class Asked:
 
     def _has_name(self, path: str, words: Collection[str]) -> bool:
         """Whether `words` have the name of this file: any word in the working directory, else as x.y."""
-        name = PurePosixPath(path).name
+        name = posixpath.basename(path)
         is_work = len(self._work) > 1 and path.startswith(self._work)
         return name in words and (is_work or (len(name) >= LEAST_NAME and "." in name))
 
@@ -130,7 +132,7 @@ class Asked:
 
     def is_twin(self, path: str) -> bool:
         """Return whether the solution makes a file of this name, elsewhere; not in /, where tools look for settings."""
-        return PurePosixPath(path).name in self._names and path.count("/") > 1
+        return posixpath.basename(path) in self._names and path.count("/") > 1
 
     def allows_process(self, process: Process) -> bool:
         """Return whether it may live during verification."""
@@ -160,11 +162,6 @@ class Asked:
 def without_numbers(name: str) -> str:
     """Return a process may have its own number in a name."""
     return _NUMBER.sub("#", name)
-
-
-def is_system(path: str) -> bool:
-    """Return whether programs of every kind may read there."""
-    return _SYSTEM.fullmatch(path) is not None
 
 
 def is_shared(folder: str) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_shared, is_system
+from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_shared
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
-from harbortrainer.docker.integrity.living import EPHEMERAL
+from harbortrainer.docker.integrity.living import EPHEMERAL, is_system
 from harbortrainer.docker.integrity.watch import SIGNAL, Process, Seen
 from harbortrainer.docker.integrity.watched import MOST_READERS
 

@@ -7,6 +7,7 @@ nothing is read without a limit.
 import contextlib
 import itertools
 import os
+import re
 import stat
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -17,6 +18,7 @@ MOST_BYTES, MOST_WORDS = 4 * 1024 * 1024, 1024  # of a file in /proc; of a comma
 TESTS = "/tests/"
 OWN = (TESTS, "/logs/verifier/")  # what verification alone writes
 RING = "anon_inode:[io_uring]"  # the kernel may act for who has mapped it, without a call
+_SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|boot)(?:/.*)?", re.DOTALL)  # every program reads there
 _AT_ONCE = 1 << 16
 _GROUPS = "/sys/fs/cgroup"
 _STATES = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}  # of sockets that listen, in /proc/net
@@ -122,6 +124,11 @@ class Look:
                     writes.add(target)
         self.complete &= len(writes) <= MOST_WRITES
         return sockets, sorted(writes, key=lambda path: (not path.startswith(OWN), path))[:MOST_WRITES]
+
+
+def is_system(path: str) -> bool:
+    """Return whether programs of every kind may read there."""
+    return _SYSTEM.fullmatch(path) is not None
 
 
 def pids_of(first: int, most: int = MOST_PROCESSES) -> list[int]:

@@ -62,6 +62,7 @@ class Marks:
         self._grown = False  # new ones are in them
         self._look_at = 0.0
         self._marked: list[str] = []
+        self._upper = ""  # overlayfs' folder of what the container wrote; "" = it cannot be seen from here
         with contextlib.ExitStack() as undo:
             flags = _CLOEXEC | _NONBLOCK | _UNLIMITED_MARKS
             try:
@@ -72,8 +73,10 @@ class Marks:
                 self._mounts, self._most = self._init(flags), 1
             undo.callback(os.close, self._mounts)
             self._mark_mount("/.")
-            for mount, kind in _mounts(first):
-                if kind not in _NOT_MARKED:
+            for mount, kind, options in _mounts(first):
+                if mount == "/":
+                    self._upper = _upper(options)
+                elif kind not in _NOT_MARKED:
                     with contextlib.suppress(OSError):  # it was unmounted, or hides from this process
                         self._mark_mount(mount)
             self._own = self._init(flags | _REPORT_FID)
@@ -127,6 +130,10 @@ class Marks:
         """Tell no more opens of this file, if it has one name alone."""
         if os.fstat(file).st_nlink == 1:
             self._libc.fanotify_mark(self._mounts, _ADD | _IGNORE, ctypes.c_uint64(OPEN | OPEN_EXEC), file, None)
+
+    def is_of_image(self, path: str) -> bool:
+        """Return whether the container has not written what is there; False where that cannot be seen."""
+        return bool(self._upper) and not path.endswith(_DELETED) and not os.path.lexists(self._upper + path)
 
     def leave_opens(self) -> None:
         """Watch only what is written from now on."""
@@ -216,8 +223,13 @@ def names(path: str) -> tuple[str, ...]:
     return (path, path.removesuffix(_DELETED)) if path.endswith(_DELETED) else (path,)
 
 
-def _mounts(first: int) -> list[tuple[str, str]]:
-    """Mount points of the container but its root, with their file systems."""
+def _mounts(first: int) -> list[tuple[str, str, str]]:
+    """Mount points of the container, with their file systems and the options of these."""
     with open(f"/proc/{first}/mountinfo", errors="surrogateescape") as file:
         lines = [line.split() for line in file]
-    return [(words[4], words[words.index("-") + 1]) for words in lines if words[4] != "/"]
+    return [(words[4], words[words.index("-") + 1], words[-1]) for words in lines]
+
+
+def _upper(options: str) -> str:
+    found = [one.removeprefix("upperdir=") for one in options.split(",") if one.startswith("upperdir=/")]
+    return found[0] if found and os.path.isdir(found[0]) else ""

@@ -6,10 +6,12 @@ No event of every kernel tells of such questions (whether a file exists, how lar
 import itertools
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from harbortrainer.docker.integrity.accounts import LISTS
 from harbortrainer.docker.integrity.asked import is_program
+from harbortrainer.docker.integrity.image_files import way
 from harbortrainer.docker.integrity.watch import Seen
 
 _MOST_FILES, _MOST_BYTES = 256, 256 * 1024  # more are libraries, data and programs for a processor
@@ -17,12 +19,15 @@ _WORD = re.compile(rb"[\w.@+-]*\w")
 _TESTS = "/tests/"
 
 
-def words_of(task: Path, seen: Seen, read: Callable[[str], bytes | None]) -> frozenset[str]:
+def words_of(task: Path, seen: Seen, read: Callable[[str], bytes | None]) -> tuple[frozenset[str], frozenset[str]]:
     """Return words of a task's tests, of programs that verification runs and of files that it opens but for libraries.
 
-    `read`: what the image has at a path. Blocks.
+    Then the same without lists of accounts, which every new shell opens: folders of any work have such names, "src"
+    and "backup". `read`: what the image has at a path. Blocks.
     """
-    return _words(map(_start, _tests(task))) | _words(read(path) for path in sorted(set(_told_by(seen))))
+    files = set(_told_by(seen))
+    told = _words(map(_start, _tests(task))) | _words(read(path) for path in sorted(files.difference(LISTS)))
+    return told | _words(read(path) for path in sorted(files.intersection(LISTS))), told
 
 
 def words_of_tests(task: Path) -> frozenset[str]:
@@ -60,11 +65,10 @@ def _told_by(seen: Seen) -> Iterator[str]:
                 yield path
 
 
-def names_of(path: str, made: Iterable[str], *, short: bool = False) -> set[str]:
+def names_of(path: str, made: Collection[str], *, short: bool = False) -> set[str]:
     """Return words by which a program may ask for a file: its name and folders `made`.
 
     Its name without extension too, if `short`, or where programs are.
     """
-    above = [str(one) for one in PurePosixPath(path).parents]
-    names = {PurePosixPath(one).name for one in {path, *set(made).intersection(above)}}
+    names = {posixpath.basename(one) for one in way(path) if one == path or one in made}
     return names | ({PurePosixPath(path).stem} if short or is_program(path) else set())

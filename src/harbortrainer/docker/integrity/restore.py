@@ -69,7 +69,7 @@ class Survey:
         """Return whether no file of the image has it; false where that cannot be read."""
         return self.layer.image is not None and name not in self.layer.image.all_names()
 
-    @property
+    @functools.cached_property
     def made(self) -> frozenset[str]:
         """Folders that were added."""
         return frozenset(one.path for one in self.changes if one.folder and one.kind is ChangeKind.ADDED)

@@ -22,6 +22,7 @@ from harbortrainer.docker.integrity.living import (
     Process,
     fields_of,
     inner_of,
+    is_system,
     listed_of,
     mapped,
     pids_of,
@@ -85,6 +86,7 @@ class Watch:
         self._judged: dict[int, bool] = {}
         self._asked: set[int] = set()  # processes whose program was read, or could not be
         self._new: set[int] = set()  # whose next one is about to be loaded
+        self._loading: set[int] = set()  # of these, which are looked at when the waiting events were taken in
         self._inner: dict[int, int] = {}
         self.trace: Trace | None = None
         self.before: dict[int, Process] = {}
@@ -135,6 +137,9 @@ class Watch:
                 self._tamper(event.path, event.pid)
             else:
                 self._note(event)
+        for pid in self._loading:
+            self._read_program(pid)
+        self._loading.clear()
         return found
 
     def take_calls(self) -> None:
@@ -196,18 +201,38 @@ class Watch:
         readers = self.readers.setdefault(path, [])
         if event.pid not in readers and len(readers) < MOST_READERS:
             readers.append(event.pid)
-        if len(readers) == MOST_READERS and not path.startswith("/proc/"):  # libraries, above all
+        if path.startswith("/proc/"):
+            return
+        if len(readers) == MOST_READERS or self._is_library(path, event):
             self.marks.leave_file(event.file)
 
+    def _is_library(self, path: str, event: Event) -> bool:
+        """Whether it does not matter who reads a file, too: one of the image where programs of every kind read.
+
+        The first that a program opens tells that it is loaded.
+        """
+        if event.mask & OPEN_EXEC or event.pid in self._new or not is_system(path):
+            return False
+        return self.marks.is_of_image(path)
+
     def _note_program(self, event: Event) -> None:
-        """At the first open of a process, and at the first one after those that load another program."""
-        pid = event.pid
-        loads = bool(event.mask & OPEN_EXEC)
-        if loads or pid in self._new or (pid not in self._asked and len(self._asked) < MOST_PROGRAMS):
-            self._asked.add(pid)
-            with contextlib.suppress(OSError, IndexError):  # it has ended
-                self.programs[pid] = program_of(pid)
-            (self._new.add if loads else self._new.discard)(pid)
+        """At the first open of a process, soon after those that load another program, and at the first one after."""
+        pid, known = event.pid, event.pid in self._asked
+        if event.mask & OPEN_EXEC:
+            self._new.add(pid)
+            if known:
+                self._loading.add(pid)
+            else:
+                self._read_program(pid)
+        elif pid in self._new or (not known and len(self._asked) < MOST_PROGRAMS):
+            self._new.discard(pid)
+            self._loading.discard(pid)
+            self._read_program(pid)
+
+    def _read_program(self, pid: int) -> None:
+        self._asked.add(pid)
+        with contextlib.suppress(OSError, IndexError):  # it has ended
+            self.programs[pid] = program_of(pid)
 
     def _note_memory(self, inner: int, pid: int) -> None:
         """`inner`: the process whose memory is opened, as the container numbers it."""
@@ -229,7 +254,7 @@ class Watch:
         if not self.overflow:
             self.overflow = True
             self.marks.leave_opens()
-        for known in (self.readers, self.programs, self.written, self.late, self.made):
+        for known in (self.readers, self.programs, self.written, self.late, self.made, self._loading):
             known.clear()
 
     def _tamper(self, what: str, pid: int) -> None:
