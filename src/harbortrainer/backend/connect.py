@@ -125,7 +125,7 @@ async def connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> 
     """Check URL, key, health and model, in this order; then get the contract from `measure`. Raises UserError."""
     url, key = server_url(config), api_key(kind_of(config))
     about = await api.check_health(url, config)
-    work = _connect(url, key, about, config, measure, api, say)
+    work = _connect(url, key, about, config, measure, api, say=say)
     return await first_contact(url, work, about, known=kind_of(config).needs_key)
 
 
