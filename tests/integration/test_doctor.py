@@ -79,6 +79,17 @@ def test_a_server_that_fails_is_named_soon(answers, otherwise, words, tmp_path):
     assert done.stderr.count("\n") == 1 and all(word in done.stderr for word in words), done.stderr
 
 
+@pytest.mark.parametrize("status", [500, 503])
+def test_tinker_cloud_that_fails_is_no_other_server(status, tmp_path):
+    with failing_server(HEALTH, status) as url:
+        command = (sys.executable, "-m", "src.doctor", "backend=tinker", f"tinker_base_url={url}", "model_name=m")
+        env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "TINKER_API_KEY": "tml-nobodys-key-at-all"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert f"answers {status} to POST /api/v1/" in done.stderr and " times in " in done.stderr
+    assert "request id req-7" in done.stderr and "the server fails" in done.stderr and "no Tinker" not in done.stderr
+
+
 def test_ours_has_none_of_the_defects(server_url, measured):
     found = verdicts(measured(server_url))
     assert {what: found.get(what) for what in DEFECTS} == dict.fromkeys(DEFECTS, "same")

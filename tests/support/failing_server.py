@@ -51,6 +51,7 @@ def failing_server(
             self.send_response(200 if known else int(otherwise or 500))
             self.send_header("Content-Type", "text/html" if is_page else "application/json")
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("x-request-id", "req-7")
             self.end_headers()
             self.wfile.write(body)
 

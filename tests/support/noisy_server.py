@@ -135,6 +135,8 @@ class Training:
         tokens = [*datum.model_input.to_ints(), int(targets[-1])]
         scores = self.adapter.scores(tokens[:-1], self.server.scale)
         logprobs = self.server.heard(scores[0][np.arange(len(targets)), targets])
+        if "padding" in self.server.numerics.wrong:
+            logprobs -= 0.2 * (len(tokens) - len(TOKENS))
         if "clip settings" in self.server.numerics.wrong:
             config = {}
         loss, slopes = loss_of(loss_fn, config, logprobs, inputs)

@@ -8,7 +8,8 @@ import tinker
 
 from harbortrainer.probe import promises
 from harbortrainer.probe.report import ProbeFindings
-from harbortrainer.probe.session import ProbeSession
+from harbortrainer.probe.sampling import PADDED
+from harbortrainer.probe.session import NEW_TOKENS, ProbeSession
 from server.repairs import NAMES
 from tests.support.noisy_server import Numerics, Sampling, Training, probed
 
@@ -35,10 +36,16 @@ async def test_what_is_confirmed_is_what_the_whole_probe_finds():
     assert short.to_facts() == (await probed(Numerics())).to_facts()
 
 
-@pytest.mark.parametrize("wrong", ["example mean", "mean of a call", "temperature", "short", "refuses prompts"])
+@pytest.mark.parametrize("wrong", ["example mean", "mean of a call", "temperature", "padding"])
 async def test_a_promise_that_is_not_kept_is_not_confirmed(wrong: str):
     kept, _ = await confirmed(Numerics(wrong=(wrong,)))
     assert not kept
+
+
+async def test_padding_that_shows_has_a_row():
+    _, findings = await confirmed(Numerics(wrong=("padding",)))
+    assert [row.verdict for row in findings.rows if row.what == PADDED] == ["differs"]
+    assert PADDED in findings.facts["wrong"]
 
 
 async def test_without_reported_norms_sums_are_not_confirmed():
@@ -49,7 +56,7 @@ async def test_without_reported_norms_sums_are_not_confirmed():
 async def test_a_confirmation_needs_few_requests_and_one_program_for_all_passes(monkeypatch: pytest.MonkeyPatch):
     """A server compiles a program for each shape; of passes up to 32 tokens it has one for each number of datums."""
     shapes: list[tuple[int, ...]] = []
-    samples: list[int] = []
+    samples: list[tuple[int, bool]] = []
     train, sample = Training.forward_backward, Sampling.sample
 
     def forward_backward(self: Training, data: Sequence[tinker.Datum], *rest: Any) -> Any:
@@ -57,12 +64,12 @@ async def test_a_confirmation_needs_few_requests_and_one_program_for_all_passes(
         return train(self, data, *rest)
 
     def sampled(self: Sampling, prompt: Any, num: int, params: tinker.SamplingParams, **more: Any) -> Any:
-        samples.append(params.max_tokens or 0)
+        samples.append((params.max_tokens or 0, more["include_prompt_logprobs"]))
         return sample(self, prompt, num, params, **more)
 
     monkeypatch.setattr(Training, "forward_backward", forward_backward)
     monkeypatch.setattr(Sampling, "sample", sampled)
     kept, _ = await confirmed(Numerics())
     assert kept
-    assert set(shapes) == {(2, 32, 32)} and len(shapes) <= 8
-    assert len(set(samples)) == 1 and len(samples) <= 4
+    assert set(shapes) == {(2, 32, 32)} and len(shapes) <= 6
+    assert samples == [(NEW_TOKENS, False)] * 2, "scores of prompts take a program of their own"

@@ -3,15 +3,17 @@ an answer for longer, silently.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import httpx
 import tinker
 
-from harbortrainer.backend.health import PATH, about_server
+from harbortrainer.backend.health import PATH
 from harbortrainer.backend.http import http_client
 from harbortrainer.errors import BackendError, one_line
 from harbortrainer.stopping import run_until
@@ -20,58 +22,78 @@ QUIET_SEC, ASKS, ASK_LIMIT_SEC = 4.0, 2, 5.0  # without an answer; then it is as
 BESIDE = ("/healthz", "/session_heartbeat", "_config", "/telemetry")  # what the SDK asks whatever else it waits for
 FIRST = ("/client/config", "/get_server_capabilities", "/create_session", "/create_model")
 REFUSALS = (400, 401, 403, 409, 429)  # by a server that knows the request
+SDK_ANSWERS = "tinker._base_client"  # its logger
+FAILS = "the server fails: look at its log or status page, and try again later"
 MOST, PATIENCE_SEC, POLL_SEC, NAME_LIMIT_SEC = 4, 3.0, 0.5, 3.0  # answers in a row, seconds from the first on
 
 
-async def first_contact[T](url: str, work: Coroutine[Any, Any, T], *, known: bool) -> T:
+async def first_contact[T](url: str, work: Coroutine[Any, Any, T], about: Mapping[str, Any], *, known: bool) -> T:
     """Return the result of `work`, which is ended when the server fails again and again, or falls silent.
 
-    Raises BackendError. Where the server lacks a request that comes first, it says what the server is, unless `known`.
+    `about`: what its healthz says of it, {} = not this project's. `known`: it is Tinker cloud. Raises BackendError.
+    Where the server lacks a request that comes first, it says what the server is, unless that is known.
     """
     try:
-        return await run_until(work, _failing(url))
+        return await run_until(work, _failing(url, bool(about), known))
     except BackendError as error:
         cause = error.__cause__
-        if known or not isinstance(cause, tinker.APIStatusError | tinker.APIResponseValidationError):
+        if known or about or not isinstance(cause, tinker.APIStatusError | tinker.APIResponseValidationError):
             raise
-        path, name = cause.request.url.path, await _name(url)
-        if cause.status_code in REFUSALS or not path.endswith(FIRST) or name is None:
+        path = cause.request.url.path
+        if cause.status_code in REFUSALS or not path.endswith(FIRST):
             raise
         asked = f"{cause.status_code} to {cause.request.method} {path}"
-        raise type(error)(f"{error} ({asked}); {_no_api(name)}") from None
+        raise type(error)(f"{error} ({asked}); {await _no_api(url)}") from None
 
 
-async def _failing(url: str) -> NoReturn:
+async def _failing(url: str, own: bool, cloud: bool) -> NoReturn:
     """Return an end for `stopping.run_until`: raises BackendError when one request fails with 5xx again and again, or
-    the server answers nothing but its healthz.
+    the server answers nothing but its healthz, which `own` does while it computes.
     """
-    failed: dict[str, tuple[int, float]] = {}  # by request: answers of 5xx since the last other one, the first's time
-    heard = time.monotonic()
+    with _listening(url) as answers:
+        while True:
+            for request, (count, since, request_id) in list(answers.failed.items()):
+                if count >= MOST and (sec := time.monotonic() - since) >= PATIENCE_SEC:
+                    last = f", the last with request id {request_id}" if request_id else ""
+                    what = f"answers {request}, {count} times in {sec:.0f} s{last}"
+                    raise BackendError(f"{url}: {what}; {FAILS if own or cloud else await _no_api(url)}")
+            if not own and time.monotonic() - answers.heard > QUIET_SEC and await _deaf(url):
+                what = f"answers GET {PATH}, and no other request"
+                raise BackendError(f"{url}: {what}; {FAILS if cloud else await _no_api(url)}")
+            await asyncio.sleep(POLL_SEC)
+
+
+@dataclass(slots=True)
+class _Answers:
+    """By request: answers of 5xx in a row, the time of the first, the id of the last. `heard`: when any came last."""
+
+    failed: dict[str, tuple[int, float, str]] = field(default_factory=dict)
+    heard: float = field(default_factory=time.monotonic)
+
+
+@contextlib.contextmanager
+def _listening(url: str) -> Iterator[_Answers]:
+    """Read what the SDK logs of each answer, and keep it out of the log."""
+    answers = _Answers()
 
     def watched(record: logging.LogRecord) -> bool:
-        """Read what httpx logs of each answer, and keep it out of the log."""
-        nonlocal heard
         match record.args:
-            case (method, httpx.URL() as asked, _, int(status), _) if str(asked).startswith(url):
-                count, since = failed.pop(request := f"{status} to {method} {asked.path}", (0, time.monotonic()))
-                if not asked.path.endswith(BESIDE):
-                    heard = time.monotonic()
-                if status >= httpx.codes.INTERNAL_SERVER_ERROR and not asked.path.endswith("/healthz"):
-                    failed[request] = count + 1, since
-        return record.levelno > logging.INFO
+            case (str(method), httpx.URL() as asked, int(status), _, httpx.Headers() as headers):
+                if str(asked).startswith(url):
+                    request = f"{status} to {method} {asked.path}"
+                    count, since, _ = answers.failed.pop(request, (0, time.monotonic(), ""))
+                    if not asked.path.endswith(BESIDE):
+                        answers.heard = time.monotonic()
+                    if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+                        answers.failed[request] = count + 1, since, headers.get("x-request-id", "")
+        return record.levelno >= sdk.getEffectiveLevel()
 
-    logger, before = logging.getLogger("httpx"), logging.getLogger("httpx").level
+    sdk, logger = logging.getLogger("tinker"), logging.getLogger(SDK_ANSWERS)
+    before = logger.level
     logger.addFilter(watched)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.DEBUG)
     try:
-        while True:
-            for request, (count, since) in list(failed.items()):
-                if count >= MOST and time.monotonic() - since >= PATIENCE_SEC:
-                    name = await _name(url) or "this project's server"
-                    raise BackendError(f"{url}: answers {request}, {count} times; {_no_api(name)}")
-            if time.monotonic() - heard > QUIET_SEC and await _deaf(url) and (name := await _name(url)):
-                raise BackendError(f"{url}: answers GET {PATH}, and no other request; {_no_api(name)}")
-            await asyncio.sleep(POLL_SEC)
+        yield answers
     finally:
         logger.removeFilter(watched)
         logger.setLevel(before)
@@ -91,20 +113,14 @@ async def _deaf(url: str) -> bool:
     return True
 
 
-def _no_api(name: str) -> str:
+async def _no_api(url: str) -> str:
+    """Say what the server is, by its /openapi.json."""
+    name = "a server without a name"
+    with contextlib.suppress(httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
+        async with http_client(NAME_LIMIT_SEC) as client:
+            info = (await client.get(f"{url}/openapi.json")).json()["info"]
+        name = one_line(f"{info['title']!r} {info.get('version', '')}", 80)
     return (
         f"it is {name}, and no Tinker API for the SDK tinker {tinker.__version__}: start one with "
         "scripts/start_skyrl_tx.sh, or look at its log"
     )
-
-
-async def _name(url: str) -> str | None:
-    """What a server says it is, in /openapi.json; None: this project's."""
-    try:
-        async with http_client(NAME_LIMIT_SEC) as client:
-            if about_server((await client.get(url + PATH)).json()):
-                return None
-            info = (await client.get(f"{url}/openapi.json")).json()["info"]
-        return one_line(f"{info['title']!r} {info.get('version', '')}", 80)
-    except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
-        return "a server without a name"

@@ -29,14 +29,15 @@ log = logging.getLogger("harbortrainer")
 async def probe(args: ServerArgs) -> int:
     place = {name: getattr(args, name) for name in settings(ServerSettings)}
     config = _config(args.url, args.model_name, **place)
-    url = server_url(config)
+    url, key = server_url(config), api_key(kind_of(config))
 
     async def measured() -> ServerReport:
-        async with _opened(config) as (session, model):
+        async with _opened(config, url, key) as (session, model):
             progress = functools.partial(print, file=sys.stderr, flush=True)
             return await load_or_probe(session, model, args.refresh, progress)
 
-    report = await first_contact(url, measured(), known=kind_of(config).needs_key)
+    about = await check_health(url, config)
+    report = await first_contact(url, measured(), about, known=kind_of(config).needs_key)
     if not give_json(report.to_json(), args.json):
         show(report, Console(highlight=False))
     return 0
@@ -50,13 +51,11 @@ def _config(url: str | None, model_name: str | None, **place: Any) -> Config:
 
 
 @contextlib.asynccontextmanager
-async def _opened(config: Config) -> AsyncIterator[tuple[Session, str]]:
+async def _opened(config: Config, url: str, key: str) -> AsyncIterator[tuple[Session, str]]:
     """A session that ends with the block, and the model: the given one, else the first that the server names.
 
-    Raises UserError for a wrong URL, key, health or model.
+    Raises UserError for a wrong model.
     """
-    url, key = server_url(config), api_key(kind_of(config))
-    await check_health(url, config)
     rest = await open_rest(url, key)
     answer = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = [model.model_name for model in answer.supported_models if model.model_name]

@@ -1,4 +1,7 @@
-"""What this project's own server promises by the repairs that it names, and three measurements that confirm it."""
+"""What this project's own server promises by the repairs that it names, and three measurements that confirm it.
+
+They take one adapter, five short passes and two samples, all of one shape each: a server compiles a program for each.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,12 +33,13 @@ FACTS = {
     },
     "adam": dict(TINKER_DOCUMENTS.adam),
     "reduction": "sum",
+    "prompt_logprobs": "leading_none",
     "frozen_samplers": True,
     "sampling_keeps_training": True,
 }
 SUMS = "sums over tokens and datums"
-# Calls whose gradients are 1, 4 and 2 times the same one where losses are summed
-CALLS = ((1, (pair(),)), (4, (pair(4.0),)), (2, ((weighted(), weighted()),)))
+# Calls whose gradients are 4 and 2 times that of a chain's last one where losses are summed
+CALLS = ((4, (pair(4.0),)), (2, ((weighted(), weighted()),)))
 
 
 def promised(server: Mapping[str, Any]) -> bool:
@@ -49,28 +53,31 @@ async def confirm(session: ProbeSession, findings: ProbeFindings) -> bool:
     Sets all facts. False where a measurement does not confirm the promise. Raises BackendError.
     """
     await session.renew()
-    await findings.section(GRADIENT, lambda: _sums(session, findings))
-    await findings.section(sampling.GROUP, lambda: sampling.measure(session, findings))
+    alone: list[float] = []
+    await findings.section(GRADIENT, lambda: _sums(session, findings, alone))
+    if findings.facts.get("reduction") == "sum":
+        await findings.section(sampling.GROUP, lambda: sampling.measure(session, findings, alone))
     await session.release(session.client)
-    facts = findings.facts
-    samples = facts.get("can_sample") and not facts.get("wrong") and facts.get("prompt_logprobs") == "leading_none"
-    kept = bool(samples) and facts.get("reduction") == "sum"
-    facts.update(FACTS)
+    kept = findings.facts.get("can_sample", False) and not findings.facts.get("wrong")
+    findings.facts.update(FACTS)
     return kept
 
 
-async def _sums(session: ProbeSession, findings: ProbeFindings) -> None:
+async def _sums(session: ProbeSession, findings: ProbeFindings, alone: list[float]) -> None:
     """Sets fact reduction where the reported norms of CALLS, and the gain of a step, are those of sums.
 
-    A plain step of rate 1 / norm² gains about one nat; more where datums are averaged. Raises BackendError.
+    A plain step of rate 1 / norm² gains about one nat; more where datums are averaged. `alone` gets the logprobs of
+    TOKENS after it. Raises BackendError.
     """
-    first, *others = (await session.run([TrainStep(adam(0.0), calls) for _, calls in CALLS])).grad_norms
+    *others, first = (await session.run([TrainStep(adam(0.0), calls) for _, calls in CALLS])).norms_at
     if not first:
         findings.row(GRADIENT, SUMS, "no norm is reported", "unclear")
         return
     ratios = [(norm or 0.0) / first for norm in others]
-    gain = (await session.run([TrainStep(sgd(1 / first**2))])).gains[0]
-    right = all(abs(ratio / factor - 1) < NORM_ERROR for ratio, (factor, _) in zip(ratios, CALLS[1:], strict=True))
+    chain = await session.run([TrainStep(sgd(1 / first**2))])
+    alone += chain.logprobs
+    gain = chain.gains[0]
+    right = all(abs(ratio / factor - 1) < NORM_ERROR for ratio, (factor, _) in zip(ratios, CALLS, strict=True))
     right = right and LOW_SCALE < gain < HIGH_SCALE
     value = f"norms x{ratios[0]:.3g} and x{ratios[1]:.3g}, a step of one nat gains {gain:.3g}"
     findings.row(GRADIENT, SUMS, value, "same" if right else "differs")

@@ -1,5 +1,6 @@
 """Sampling from saved weights: whether its logprobs agree with the trainer's, and whether snapshots stay frozen."""
 
+import asyncio
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,7 @@ from harbortrainer.probe.session import (
 )
 
 GROUP, SNAPSHOTS = "sampling", "snapshots"
+PADDED = "the same tokens with other padding"
 CLOSE, FAR = 0.05, 0.25  # nats a token, mean: always close enough; never. Two temperatures differ by more than FAR
 TIMES_NOISE = 4.0  # a token's noise: close enough, for the sampler computes in another order
 COLD = 0.5
@@ -53,24 +55,29 @@ async def asked(
     return await session.wait("sampling", client.sample(prompt, 1, settings(**more), include_prompt_logprobs=scored))
 
 
-async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
-    """Sample the trainer's weights. Sets facts can_sample, prompt_logprobs. Raises BackendError."""
+async def measure(session: ProbeSession, findings: ProbeFindings, alone: Sequence[float] = ()) -> None:
+    """Sample the trainer's weights. Sets facts can_sample, prompt_logprobs. Raises BackendError.
+
+    `alone`: the trainer's logprobs of TOKENS. With them no prompt is scored, which takes a program of its own, and the
+    samples are asked for at once.
+    """
     client = session.client
     findings.facts["prompt_logprobs"] = "refused"
-    sampler = None
     try:
         sampler = await session.sampler(await session.published(client, "first"))
-        scored = await _scores(session, sampler, findings)
-        warm, cold = [
-            (await asked(session, sampler, PROMPT, scored, temperature=value)).sequences[0] for value in (1.0, COLD)
-        ]
+        scored = not alone and await _scores(session, sampler, findings)
+        asking = [asked(session, sampler, PROMPT, scored, temperature=value) for value in (1.0, COLD)]
+        answers = await asyncio.gather(*asking) if alone else [await one for one in asking]
+        warm, cold = (answer.sequences[0] for answer in answers)
     except (BackendError, AssertionError) as error:  # AssertionError: SDK 0.38 and a server that is too old for it
         findings.row(GROUP, "samples with this SDK", f"no: {error}"[:120], "unusable", "no run is possible")
         return
     findings.facts["can_sample"] = True
     findings.row(GROUP, "samples with this SDK", "yes", "same")
-    await _agreement(session, client, warm, cold, findings)
-    if scored:
+    prompts = await _agreement(session, client, warm, cold, findings)
+    if alone:
+        _compare(session, PADDED, np.abs(prompts - np.array(alone)[: PROMPT_TOKENS - 1]), findings)
+    elif scored:
         await _padding(session, sampler, findings)
 
 
@@ -80,16 +87,20 @@ async def _agreement(
     warm: tinker.SampledSequence,
     cold: tinker.SampledSequence,
     findings: ProbeFindings,
-) -> None:
-    """Compare the sampler's logprobs with the trainer's, which are of temperature 1."""
+) -> np.ndarray:
+    """Compare the sampler's logprobs with the trainer's, which are of temperature 1.
+
+    Returns the trainer's of the prompt before either answer, shape (2, PROMPT_TOKENS - 1).
+    """
     texts = ((1.0, warm, NEW_TOKENS), (COLD, cold, NEW_TOKENS // 2))  # of two lengths, so that one may be padded
     data = [weighted(1.0, [*TOKENS[:PROMPT_TOKENS], *one.tokens[:count]]) for _, one, count in texts]
     output = await session.wait("forward_backward", client.forward_backward(data, "cross_entropy"))
     await drop_gradient(session, client)
-    for (temperature, one, count), result in zip(texts, output.loss_fn_outputs, strict=True):
-        trained = np.array(result["logprobs"].data, float)[PROMPT_TOKENS - 1 :]
-        apart = np.abs(trained - np.array(one.logprobs, float)[:count])
+    trained = [np.array(result["logprobs"].data, float) for result in output.loss_fn_outputs]
+    for (temperature, one, count), values in zip(texts, trained, strict=True):
+        apart = np.abs(values[PROMPT_TOKENS - 1 :] - np.array(one.logprobs, float)[:count])
         _compare(session, f"sampler against trainer, temperature {temperature:g}", apart, findings)
+    return np.array([values[: PROMPT_TOKENS - 1] for values in trained])
 
 
 async def _padding(session: ProbeSession, sampler: tinker.SamplingClient, findings: ProbeFindings) -> None:
@@ -97,7 +108,7 @@ async def _padding(session: ProbeSession, sampler: tinker.SamplingClient, findin
     alone = (await run_chain(session.client)).logprobs
     longer = tinker.ModelInput.from_ints([*TOKENS, *tokens_of(1), *tokens_of(2)])
     within = np.array(known(await asked(session, sampler, longer)), float)[: len(alone)]
-    _compare(session, "the same tokens with other padding", np.abs(within - np.array(alone)), findings)
+    _compare(session, PADDED, np.abs(within - np.array(alone)), findings)
 
 
 def _compare(session: ProbeSession, what: str, apart: np.ndarray, findings: ProbeFindings) -> None:
