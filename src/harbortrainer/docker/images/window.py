@@ -23,7 +23,7 @@ from harbortrainer.docker.images.image import forget
 from harbortrainer.docker.images.inventory import has_images, names_of
 from harbortrainer.docker.images.layers import layers
 from harbortrainer.docker.images.tmux_image import tmux_reference
-from harbortrainer.docker.keeping.disk_guard import Space, disk_probe, reserve_of
+from harbortrainer.docker.keeping.disk_guard import Space, free_space, reserve_of
 from harbortrainer.durable.files import cache_folder, make_folder
 
 GB = 1000**3  # as Docker counts
@@ -50,10 +50,10 @@ class _Kept:
 class ImageWindow:
     """A window of images: `make_room` before an image is made; `hold` the images that trials use. All of it blocks."""
 
-    def __init__(self, images_gb: float | Auto, run_id: str) -> None:
+    def __init__(self, images_gb: float | Auto) -> None:
         """`images_gb`: with auto all of the disk but KEPT_FREE. Raises docker.errors.DockerException."""
         self._most = None if images_gb == AUTO else int(images_gb * GB)
-        self._read: Callable[[], Space | None] = disk_probe(run_id)[0]
+        self._read: Callable[[], Space | None] = free_space()
         space = self._read()
         self._free = int(KEPT_FREE * reserve_of(space)) if space else 0
         self._names = cache(lambda task: tuple(names_of(task)))  # of a task's images
