@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains the tiny policy models/desk to use tools in conversations (tau:desk), from nothing: installs what is missing,
+# Trains the tiny policy models/desk to use tools in conversations (tau:examples/desk), from nothing: installs what is missing,
 # starts a server, trains, stops the server. No Docker, no GPU, no key. Every argument overrides a setting below:
 # ./run_quickstart_tools.sh seed=1
 set -euo pipefail
@@ -14,7 +14,7 @@ MODEL=models/desk WARM_UP=256 PARTS=(--dev)
 SERVER=(MAX_LORA_ADAPTERS=2 MAX_LORA_RANK=8 TRAIN_MICRO_BATCH_SIZE=24 SAMPLE_MAX_NUM_SEQUENCES=24 GRADIENT_CHECKPOINTING=false)
 # The held-out tasks are those of the domain's test side: other customers, orders, ids and cities.
 SETTINGS=(
-  model_name=models/desk tasks_dir=tau:desk
+  model_name=models/desk tasks_dir=tau:examples/desk
   eval_tasks=@test eval_group_size=2 eval_every=12
   batch_size=8 group_size=6 n_epochs=2 n_parallel_envs=24 trial_timeout_sec=120
   max_turns=4 max_tokens=16 context_limit=512

@@ -5,7 +5,7 @@
 
 A real server, real containers, the quickstart's policy and tasks. Kills come, in turns, a random time after the
 start of a process, a random time after its first line in the ledger, and a random time after a phase began.
---mixed: the tasks are the quickstart's and those of tau:desk, in one order.
+--mixed: the tasks are the quickstart's and those of tau:examples/desk, in one order.
 """
 
 import argparse
@@ -43,7 +43,7 @@ SETTINGS = (
 ).split()
 TERMINAL = "tasks_dir=datasets/quickstart eval_tasks=create-6,copy-6 max_turns=4 context_limit=2048"
 MIXED = (
-    "tasks_dir=tau:desk,datasets/quickstart task_weights.desk=1 task_weights.quickstart=1 tool_format=hermes "
+    "tasks_dir=tau:examples/desk,datasets/quickstart task_weights.desk=1 task_weights.quickstart=1 tool_format=hermes "
     "eval_tasks=desk-cancel-17,copy-6 max_turns=2 context_limit=2304"
 )
 LONGEST_WAIT_SEC = 90.0  # for a phase

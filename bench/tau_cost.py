@@ -106,7 +106,7 @@ def main() -> None:
     began = time.process_time()
     tasks = load_sources(find_sources(",".join(f"tau:{name}" for name in DOMAINS)))
     for place in map(domain, DOMAINS):
-        for key in place.raw:
+        for key in place.data.tasks:
             place.gold(place.task(key))
     rows.append(Row("load both domains and their gold end states", time.process_time() - began, "s"))
     rows += [row for name in DOMAINS for row in environments(domain(name))]
@@ -124,13 +124,13 @@ def imports() -> list[Row]:
 
 def environments(place: Domain) -> Iterator[Row]:
     """Of all tasks of a domain."""
-    tasks = [place.task(key) for key in place.raw]
+    tasks = [place.task(key) for key in place.data.tasks]
     fresh = [clocked(lambda task=task: place.world(task)) for task in tasks]
-    yield Row(f"{place.name}: fresh environment, median", median(fresh), "ms", 1)
+    yield Row(f"{place.data.name}: fresh environment, median", median(fresh), "ms", 1)
     talks = [conversation(place, task) for task in tasks]
     grades = [clocked(lambda talk=talk: grade(talk.parts())) for talk in talks]
-    yield Row(f"{place.name}: grade, median", median(grades), "ms", 5)
-    yield Row(f"{place.name}: grade, 99th percentile", quantiles(grades, n=100, method="inclusive")[-1], "ms", 5)
+    yield Row(f"{place.data.name}: grade, median", median(grades), "ms", 5)
+    yield Row(f"{place.data.name}: grade, 99th percentile", quantiles(grades, n=100, method="inclusive")[-1], "ms", 5)
     del talks
     gc.collect()
     tracemalloc.start()
@@ -138,7 +138,7 @@ def environments(place: Domain) -> Iterator[Row]:
     gc.collect()
     held = tracemalloc.get_traced_memory()[0] / len(live)
     tracemalloc.stop()
-    yield Row(f"{place.name}: a live conversation after its last call", held / 1e6, "MB", 0.2)
+    yield Row(f"{place.data.name}: a live conversation after its last call", held / 1e6, "MB", 0.2)
 
 
 def clocked(work: Any) -> float:

@@ -85,7 +85,7 @@ def converse(place: Domain, task: Any, kind: str, pool: list[Any], rng: random.R
 def compare(name: str, least: int, evaluate: Any, simulation: Any) -> bool:
     """Print how many grades agree; whether all do."""
     place, rng = domain(name), random.Random(name)
-    tasks = [place.task(key) for key in place.raw]
+    tasks = [place.task(key) for key in place.data.tasks]
     pool = [action for task in tasks for action in task.evaluation_criteria.actions or []]
     found: Counter[Any] = Counter()
     times = [0.0, 0.0]

@@ -2,7 +2,7 @@
 
     python -m bench.user_outage [--seconds 60] [--write]
 
-A real server with the policy models/desk, conversations of tau:desk, one step of 48 trials. The endpoint refuses
+A real server with the policy models/desk, conversations of examples/desk, one step of 48 trials. The endpoint refuses
 connections once half of the trials have asked it.
 """
 

@@ -7,8 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from harbortrainer.bundled.tau.desk.environment import Environment, Shop, ToolCall
-from harbortrainer.bundled.tau.desk.tasks import KINDS, NAME, Case, DeskTask, FreshWords, make_case
+from examples.desk.tasks import KINDS, Case, FreshWords, desk, make_case
 from harbortrainer.bundled.tau.domain import Domain
 from harbortrainer.bundled.tau.exchange import Dialogue
 from harbortrainer.bundled.tau.grade import grade
@@ -58,10 +57,8 @@ def call(tool: str, *values: str) -> str:
 
 def domain_of(cases: Mapping[str, Case]) -> Domain:
     """A desk of its own with these cases."""
-    orders = {case.order_id: case.order for case in cases.values()}
-    shop = Environment(Shop.model_validate({"orders": orders}))
-    tasks = {key: case.task(key) for key, case in cases.items()}
-    return Domain(NAME, shop, tasks, DeskTask.model_validate, ToolCall)
+    data = desk({key: ("train", case) for key, case in cases.items()})
+    return Domain(data, data.new_environment())
 
 
 def new_cases(rng: random.Random, reserved: Set[str], count: int) -> dict[str, Case]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from harbortrainer.bundled.tau.desk.tasks import SYLLABLES, cases
+from examples.desk.tasks import SYLLABLES, cases
 from harbortrainer.policy.special_strings import RESULT_TAGS
 from scripts.desk.author import Said, answers, converse, domain_of, new_cases
 from scripts.desk.vocabulary import build_tokenizer, opening

@@ -8,8 +8,8 @@ import re
 
 from transformers import PreTrainedTokenizerFast
 
-from harbortrainer.bundled.tau.desk.environment import DELIVERED, ERRORS, PENDING, RESULTS, SHIPPED
-from harbortrainer.bundled.tau.desk.tasks import ITEMS, KINDS, KNOWN, SYLLABLES
+from examples.desk.environment import DELIVERED, ERRORS, PENDING, RESULTS, SHIPPED
+from examples.desk.tasks import ITEMS, KINDS, KNOWN, SYLLABLES
 from harbortrainer.bundled.tau.domain import GREETING, domain
 from harbortrainer.policy.special_strings import CALL_TAGS, RESULT_TAGS
 from harbortrainer.policy.tools import CallForm, parse, signatures
@@ -61,7 +61,7 @@ CHAT_TEMPLATE = """\
 
 def opening(tokenizer: PreTrainedTokenizerFast, said: str) -> str:
     """The desk's first prompt as text."""
-    desk = domain("desk")
+    desk = domain("examples/desk")
     messages = [("system", desk.system_prompt), ("assistant", GREETING), ("user", said)]
     return str(
         tokenizer.apply_chat_template(
@@ -79,7 +79,7 @@ def phrases() -> list[str]:
     controls = re.compile("|".join(map(re.escape, (TURN_START, TURN_END, *TAGS))))
     fixed = [*controls.split(opening(bare, "")), "assistant\n"]
     wordings = [f"{wording}\n{KNOWN}" for kind in KINDS for wording in kind.wordings]
-    unreadable = parse(CALL_TAGS[0], CallForm(), signatures(domain("desk").schemas)).failure
+    unreadable = parse(CALL_TAGS[0], CallForm(), signatures(domain("examples/desk").schemas)).failure
     results = [*RESULTS, *(f"Error: {error}" for error in ERRORS), unreadable]
     found = [*author.PHRASES, *results, *_json(), *literals(wordings), *ITEMS, *SYLLABLES, PENDING, SHIPPED, DELIVERED]
     return list(dict.fromkeys(phrase for phrase in [*fixed, *found] if len(phrase) > 1))

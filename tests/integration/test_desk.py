@@ -1,4 +1,4 @@
-"""The tools' quickstart on the real server: some steps of tau:desk, and a batch whose user's endpoint goes away."""
+"""The tools' quickstart on the real server: steps of examples/desk, and a batch whose user's endpoint goes away."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ def desk_url(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 async def test_two_steps_train_on_the_sampled_calls_without_docker(desk_url: str, tmp_path: Path) -> None:
     """Twelve held-out tasks, one of each share: the data set's whole side takes three times as long."""
-    held = [task.name for task in load_sources(find_sources("tau:desk")) if task.side == "test"][::3]
+    held = [task.name for task in load_sources(find_sources("tau:examples/desk")) if task.side == "test"][::3]
     words = ("max_steps=2", f"eval_tasks={','.join(held)}", "eval_group_size=1", "eval_every=2")
     run = await run_desk(desk_url, tmp_path, "run", *words, trials=N_TRIALS)
     rows = read_lines(run.metrics)

@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +44,7 @@ def small_docker(small_disk: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> OwnD
 async def test_who_fills_the_disk_is_ended_alone(
     small_docker: OwnDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_guard, "LOCAL_SEC", 0.1)
+    monkeypatch.setattr(disk_guard, "EVERY_SEC", 0.1)
     filler = write_task(tmp_path / "filler", dockerfile=None, toml=PREBUILT, solve=FILL)
     neighbour = environment_of(write_task(tmp_path / "neighbour", dockerfile=None, toml=PREBUILT), RUN)
     await neighbour.start(force_build=False)
@@ -58,8 +57,6 @@ async def test_who_fills_the_disk_is_ended_alone(
             async with asyncio.timeout(600):
                 while len(containers(RUN)) > 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
-            seen, real = disk_guard._below_a_container(RUN), shutil.disk_usage(small_docker.data_root)
-            assert seen is not None and seen.total == real.total and abs(seen.free - real.free) < 64 * 1024**2
             assert (await neighbour.exec("head -c 64M /dev/zero > /more && touch /stop")).return_code == 0
             assert (await going_on).return_code == 0
     finally:

@@ -63,7 +63,7 @@ async def supplied(supply: ImageSupply, task: Path) -> str:
 async def test_the_disk_is_never_above_the_window_by_more_than_an_image_and_images_come_again(tmp_path: Path) -> None:
     tasks = sized(tmp_path, 7)
     base, most = on_disk(), 0
-    window = ImageWindow((base + 3.5 * EACH) / GB, "")
+    window = ImageWindow((base + 3.5 * EACH) / GB)
     async with ImageSupply(maker(DockerHost(), "", False, print), 2, 600.0, print, 30, window) as supply:
         order = [*tasks, tasks[0]]
         for place, task in enumerate(order):
@@ -83,8 +83,8 @@ async def test_what_others_have_stays(tmp_path: Path) -> None:
     made = [await images.images_of(task) for task in tasks]
     contained_by = engine().create_container(made[0][0].reference, "true")
     engine().tag(made[2][0].reference, "somebody/else", "v1")
-    window = ImageWindow(0.001, "")
-    with contextlib.closing(ImageWindow("auto", "").hold(held)):
+    window = ImageWindow(0.001)
+    with contextlib.closing(ImageWindow("auto").hold(held)):
         new = write_task(tmp_path / "new", dockerfile=f"{BASE}RUN echo new\n")
         assert window.make_room(new, 1, [], [contained, held, named, free]) == (False, {free})
     assert here(tasks) == [contained.name, held.name, named.name] and images.is_here(BASE_IMAGE)
@@ -103,7 +103,7 @@ async def test_what_failed_builds_leave_goes_first(tmp_path: Path) -> None:
     left = engine().images(name=REPOSITORY)
     assert sum(any(tag.startswith(CACHED) for tag in one["RepoTags"]) for one in left) == 1
     assert any(one.thing.name.startswith(CACHED) for one in cleaning.candidates(0.0))
-    window = ImageWindow((before + 1.5 * EACH) / GB, "")
+    window = ImageWindow((before + 1.5 * EACH) / GB)
     assert window.make_room(bad, 1, [], [good]) == (True, set())
     assert on_disk() < before + 1.2 * EACH and here([good])
 
@@ -114,7 +114,7 @@ async def test_a_disk_that_is_smaller_than_the_images_is_enough(
     tasks = sized(tmp_path, 6)
     with daemon_on_small_disk(BASE_IMAGE, 300) as own:
         monkeypatch.setenv("DOCKER_HOST", own.host)
-        window = ImageWindow("auto", "")
+        window = ImageWindow("auto")
         async with ImageSupply(maker(DockerHost(), "", False, print), 2, 600.0, print, 30, window) as supply:
             supply.expect(tasks)
             assert [await supplied(supply, task) for task in tasks] == [""] * 6

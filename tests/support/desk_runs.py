@@ -1,4 +1,4 @@
-"""Whole runs of tau:desk on a real server with the policy models/desk: no Docker, nothing patched."""
+"""Whole runs of tau:examples/desk on a real server with the policy models/desk: no Docker, nothing patched."""
 
 import asyncio
 import os
@@ -25,8 +25,8 @@ SERVER = {
     **{"TRAIN_MICRO_BATCH_SIZE": "24", "SAMPLE_MAX_NUM_SEQUENCES": "24"},
 }
 SETTINGS = (
-    f"backend=skyrl-tx model_name={MODEL} tasks_dir=tau:desk lora_rank=8 max_turns=4 max_tokens=16 context_limit=512 "
-    "batch_size=8 num_substeps=2 n_parallel_envs=24 learning_rate=5e-3"
+    f"backend=skyrl-tx model_name={MODEL} tasks_dir=tau:examples/desk lora_rank=8 max_turns=4 max_tokens=16 "
+    "context_limit=512 batch_size=8 num_substeps=2 n_parallel_envs=24 learning_rate=5e-3"
 ).split()
 N_TASKS = 8  # of a batch
 N_TRIALS = 48  # of the quickstart's batch

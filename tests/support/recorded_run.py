@@ -315,7 +315,7 @@ class FakeHost(ServiceHost):
         self._building -= 1
         return ()
 
-    def window(self, images_gb: float | Auto, run_id: str) -> None:
+    def window(self, images_gb: float | Auto) -> None:
         self._note("window", images_gb=images_gb)
 
     def reap(self, run_id: str) -> None:

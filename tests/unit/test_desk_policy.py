@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from harbortrainer.bundled.tau.desk.tasks import KINDS, Case, FreshWords, cases, make_case
+from examples.desk.tasks import KINDS, Case, FreshWords, cases, make_case
 from harbortrainer.bundled.tau.domain import GREETING, domain
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import result, user
@@ -82,7 +82,7 @@ async def test_transcripts_are_cut_where_a_sampler_cuts(template: ChatTemplate) 
     parts = [
         template.tokenizer.encode(text, add_special_tokens=False) for text, _ in segments(template.tokenizer, said)
     ]
-    desk = domain("desk")
+    desk = domain("examples/desk")
     opening = [{"role": "system", "content": desk.system_prompt}, {"role": "assistant", "content": GREETING}]
     assert parts[0] == template.first_prompt([*opening, user(said[0].text)], desk.schemas)
     assert parts[1] == template.completion(said[0].answered)
@@ -102,7 +102,7 @@ async def test_the_author_is_wrong_more_often_than_right_and_knows_no_word_of_a_
 
 
 async def test_the_authors_right_answers_earn_1() -> None:
-    desk = domain("desk")
+    desk = domain("examples/desk")
     for key, (_, case) in cases().items():
         find = next(answers(case, random.Random(0)))
         assert parse(find, CallForm(), signatures(desk.schemas)).calls[0].arguments == {"name": case.name}

@@ -8,10 +8,8 @@ import pytest
 import requests
 
 from harbortrainer.docker.keeping import disk_guard
-from harbortrainer.docker.keeping.disk_guard import GIB, DiskGuard, Space, eviction_reason, reserve_of
+from harbortrainer.docker.keeping.disk_guard import EVERY_SEC, GIB, DiskGuard, Space, eviction_reason, reserve_of
 from harbortrainer.docker.keeping.ownership import TRIAL
-
-EVERY_SEC = 2.0
 
 
 class Disk:
@@ -20,7 +18,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, **written: int) -> None:
         self.free = free
         self.written = written
-        self.guard = DiskGuard("r", lambda: Space(self.free, 100 * GIB), EVERY_SEC)
+        self.guard = DiskGuard("r", lambda: Space(self.free, 100 * GIB))
         monkeypatch.setattr(disk_guard, "engine", lambda: self)
         monkeypatch.setattr(disk_guard, "remove_container", self.remove)
         monkeypatch.setattr(disk_guard, "_ended", {})
@@ -78,7 +76,7 @@ def test_it_looks_sooner_while_the_disk_fills(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("fault", [requests.ConnectionError("away"), FileNotFoundError("/var/lib/docker")])
-def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception) -> None:
+def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, closed = iter([fault]), threading.Event()
 
     def read() -> Space | None:
@@ -87,9 +85,10 @@ def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception) -> None:
         closed.set()
         return None
 
-    DiskGuard("r", read, 0.001).watch(closed)
+    monkeypatch.setattr(disk_guard, "EVERY_SEC", 0.001)
+    DiskGuard("r", read).watch(closed)
     assert closed.is_set()
 
 
 def test_an_unknown_space_is_asked_for_again() -> None:
-    assert DiskGuard("r", lambda: None, 7.0).check_once() == 7.0
+    assert DiskGuard("r", lambda: None).check_once() == EVERY_SEC

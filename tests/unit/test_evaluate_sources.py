@@ -65,7 +65,7 @@ def test_the_user_is_that_of_the_runs_last_process(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(saved))
     change = {"time": 1.0, "from_step": 3, "changes": {"user_url": {"before": "http://old/v1", "now": "http://new/v1"}}}
     (folder / "config_changes.jsonl").write_text(json.dumps(change) + "\n")
-    config = session.make_plan(parse(["tasks_dir=tau:desk", f"checkpoint={folder}"])).config
+    config = session.make_plan(parse(["tasks_dir=tau:examples/desk", f"checkpoint={folder}"])).config
     assert model_of("user", config.user) == ModelFile("gpt", "http://new/v1")
 
 
@@ -75,7 +75,7 @@ def test_a_continued_evaluation_keeps_its_user(tmp_path: Path) -> None:
     (folder / "config.json").write_text(
         json.dumps({"model_name": "models/one", "user_model": "gpt", "user_url": "http://u"})
     )
-    args = parse(["tasks_dir=tau:desk", f"checkpoint={folder}", f"out={tmp_path / 'out'}"])
+    args = parse(["tasks_dir=tau:examples/desk", f"checkpoint={folder}", f"out={tmp_path / 'out'}"])
     session._directory(session.make_plan(args))
 
     def continued(**now: str) -> ModelFile | None:

@@ -95,12 +95,6 @@ def test_removals_behind_starts_neither_lower_the_limit_nor_pile_up(
     assert FIRST < course.most <= PLACES + most_ended(cpus)
 
 
-def test_a_limit_without_more_starts_a_second_is_left_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SimulatedDaemon, "START_LOCKED", 0.05)  # 20 a second, whatever the number at once
-    course = simulate(monkeypatch, 16, removals=False)
-    assert max(course.limits) <= FIRST + 2 * start_limit.STEP and course.rate > 18
-
-
 async def test_a_slow_start_beside_removals_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     limit = StartLimit(8)
     for seconds, disturbed in ((0.1, False), (60.0, True), (60.0, True)):

@@ -1,4 +1,4 @@
-"""tau:desk: the generated tasks and their split, the tools, the grade by the loop that grades tau2's domains."""
+"""examples/desk: the generated tasks and their split, the tools, the grade by the loop that grades tau2's domains."""
 
 import json
 import subprocess
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.bundled.tau.desk.environment import TOOLS
-from harbortrainer.bundled.tau.desk.tasks import Case, cases, data
+from examples.desk.environment import TOOLS
+from examples.desk.tasks import Case, cases
 from harbortrainer.bundled.tau.domain import World, domain
 from harbortrainer.bundled.tau.exchange import Dialogue
 from harbortrainer.bundled.tau.grade import grade
@@ -39,12 +39,12 @@ HOSTILE = (
 )
 
 
-def loaded(source: str = "tau:desk") -> list[Task]:
+def loaded(source: str = "tau:examples/desk") -> list[Task]:
     return load_sources(find_sources(source))
 
 
 def world() -> World:
-    desk = domain("desk")
+    desk = domain("examples/desk")
     return desk.world(desk.task("cancel-1"))
 
 
@@ -62,7 +62,7 @@ def right(one: Case) -> tuple[list[Call], str]:
 
 async def earned(key: str, calls: list[Call], text: str) -> float:
     """The reward of a conversation with the desk's own user: orders found, these calls, this text."""
-    desk = domain("desk")
+    desk = domain("examples/desk")
     exchange = Dialogue(desk, desk.task(key))
     user = ScriptedUser(desk, exchange.task, 0)
     exchange.user((await user.reply(exchange.heard())).text)
@@ -90,7 +90,7 @@ def test_sides_share_no_customer_order_or_city() -> None:
 def test_tasks_are_the_same_in_every_process() -> None:
     code = (
         "from harbortrainer.tasks.sources import find_sources, load_sources; import sys;"
-        "tasks = load_sources(find_sources('tau:desk'));"
+        "tasks = load_sources(find_sources('tau:examples/desk'));"
         "print(*(task.digest for task in tasks), 'tau2' in sys.modules)"
     )
     done = subprocess.run(
@@ -107,9 +107,9 @@ def test_doing_nothing_earns_a_twelfth() -> None:
 
 
 async def test_what_the_policy_of_the_desk_asks_for_earns_1() -> None:
-    before = domain("desk").base.tools.db.model_dump()
+    before = domain("examples/desk").base.tools.db.model_dump()
     assert [await earned(key, *right(case(key))) for key in cases()] == [1.0] * 132
-    assert domain("desk").base.tools.db.model_dump() == before, "conversations change copies"
+    assert domain("examples/desk").base.tools.db.model_dump() == before, "conversations change copies"
 
 
 @pytest.mark.parametrize("kind", ["cancel", "late", "refuse", "return", "move", "where"])
@@ -146,9 +146,9 @@ def test_any_arguments_get_a_short_error(tool: str, arguments: dict[str, object]
 
 
 def test_its_script_needs_no_warning_and_a_model_may_play_the_user_too() -> None:
-    chat, tasks = chat_of(QWEN_TOOLS), loaded("tau:desk@test")
-    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:desk"), chat, 1) == []
-    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:desk", user="base"), chat, 1) == []
+    chat, tasks = chat_of(QWEN_TOOLS), loaded("tau:examples/desk@test")
+    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:examples/desk"), chat, 1) == []
+    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:examples/desk", user="base"), chat, 1) == []
 
 
 async def test_a_model_that_plays_the_user_is_told_the_scenario_and_when_to_stop() -> None:
@@ -159,7 +159,7 @@ async def test_a_model_that_plays_the_user_is_told_the_scenario_and_when_to_stop
             heard.append(messages)
             return users.Said("hello")
 
-    desk = domain("desk")
+    desk = domain("examples/desk")
     exchange = Dialogue(desk, desk.task("cancel-1"))
     assert (await ModelUser(Player(), desk, exchange.task).reply(exchange.heard())).text == "hello"
     system, greeting = heard[0]
@@ -169,4 +169,4 @@ async def test_a_model_that_plays_the_user_is_told_the_scenario_and_when_to_stop
 
 def test_the_declared_tools_are_short() -> None:
     assert len(json.dumps([tool.openai_schema for tool in TOOLS])) < 1200
-    assert data().version == "desk 1" and find_sources("tau:desk")[0].version.startswith("desk 1, data ")
+    assert find_sources("tau:examples/desk")[0].version.startswith("desk 1, data ")

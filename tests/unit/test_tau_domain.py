@@ -47,7 +47,7 @@ def replayed(name: str, key: str, *, change: Callable[[list[Any]], list[Any]] = 
 def test_every_tasks_own_actions_earn_1_and_nothing_earns_the_floor(name: str) -> None:
     place = domain(name)
     before = place.base.get_db_hash()
-    assert [replayed(name, key) for key in place.raw] == [1.0] * BASE[name]
+    assert [replayed(name, key) for key in place.data.tasks] == [1.0] * BASE[name]
     assert sum(task.floor or 0 for task in loaded(f"tau:{name}")) == FLOOR[name]
     assert place.base.get_db_hash() == before, "what the conversations changed was their own"
 
@@ -56,7 +56,7 @@ def test_a_task_that_was_left_half_done_earns_nothing() -> None:
     def without_last_write(calls: list[Any]) -> list[Any]:
         return [call for call in calls if not call.name.startswith(("cancel_", "exchange_", "modify_", "return_"))]
 
-    earned = [replayed("retail", key, change=without_last_write) for key in domain("retail").raw]
+    earned = [replayed("retail", key, change=without_last_write) for key in domain("retail").data.tasks]
     assert 0 < sum(earned) < len(earned) / 2
     assert replayed("retail", "0", change=lambda calls: [*calls, calls[-1]]) in (0.0, 1.0)
 

@@ -28,8 +28,8 @@ ADDED = {"judge": 0.5}
 
 
 async def talked(run: Path) -> Trajectory:
-    """A conversation of tau:desk that a judge has shaped: a call that cannot be read, the task's own calls, a text."""
-    task = next(task for task in load_sources(find_sources("tau:desk")) if task.name.startswith("desk-cancel"))
+    """A conversation of the desk that a judge has shaped: a call that cannot be read, the task's own calls, a text."""
+    task = next(task for task in load_sources(find_sources("tau:examples/desk")) if task.name.startswith("desk-cancel"))
     made, _ = parts(["<tool_call>{", *gold_texts(task, CHAT)])
     trial = await run_conversation(request(task, run / "rollouts" / "step_000000"), made, ScriptedUser)
     assert trial.reward == 1.0
@@ -46,7 +46,7 @@ def kept(run: Path, trial: Trajectory, batch: str) -> dict[str, Any]:
 async def test_a_line_has_system_tools_calls_results_user_and_shaping_apart(batch: str, tmp_path: Path) -> None:
     line = kept(tmp_path, await talked(tmp_path), batch)
     assert (line["reward"], line["shaping"], line["outcome"]) == (1.0, ADDED, "completed")
-    assert line["tools"] == domain("desk").schemas
+    assert line["tools"] == domain("examples/desk").schemas
     system, greeting, asked, unreadable, failed, call, result, answer, closing = line["messages"]
     assert [one["role"] for one in (system, greeting, asked)] == ["system", "assistant", "user"]
     assert unreadable == {"role": "assistant", "content": "<tool_call>{"} and failed["error"] is True

@@ -1,8 +1,7 @@
-"""The network of trials and its host rules, without a daemon: subnets, name servers, warnings, retries."""
+"""The network of trials and its host rules, without a daemon: name servers, warnings, retries."""
 
 import subprocess
 from collections.abc import Callable
-from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from harbortrainer.docker.box import container
 from harbortrainer.docker.network import bridge as network
 from harbortrainer.docker.network import host_rules
-from harbortrainer.docker.network.bridge import routes, spare_subnets, trial_network, uses_network
+from harbortrainer.docker.network.bridge import trial_network, uses_network
 from harbortrainer.docker.network.host_rules import name_servers, set_rules
 from harbortrainer.errors import EnvironmentFault
 from tests.support.task_folder import write_task
-
-POOLS_USED_UP = "could not find an available, non-overlapping IPv4 address pool among the defaults"
 
 
 def error(kind: type[APIError], status: int, text: str) -> APIError:
@@ -28,10 +25,10 @@ def error(kind: type[APIError], status: int, text: str) -> APIError:
 
 
 class Daemon:
-    """`subnets`: what Docker gives the network at each request; an exception is raised."""
+    """`refusals`: what each request for the network raises, until it is made."""
 
-    def __init__(self, *subnets: str | Exception) -> None:
-        self.subnets = list(subnets)
+    def __init__(self, *refusals: Exception) -> None:
+        self.refusals = list(refusals)
         self.made: list[dict[str, Any]] = []
         self.present: dict[str, dict[str, Any]] = {}
 
@@ -39,31 +36,25 @@ class Daemon:
         return {"ID": "ABCD:EFGH"}
 
     def networks(self, filters: dict[str, str] | None = None) -> list[dict[str, Any]]:
-        taken = {"Id": "b", "Name": "bridge", "Labels": {}, "IPAM": {"Config": [{"Subnet": "172.17.0.0/16"}]}}
-        return list(self.present.values()) if filters else [taken, *self.present.values()]
+        return list(self.present.values())
 
     def inspect_network(self, _name: str) -> dict[str, Any]:
         return {"Options": {"com.docker.network.driver.mtu": "1400"}}
 
     def create_network(self, name: str, **given: Any) -> None:
         self.made.append(given)
-        answer = self.subnets.pop(0) if self.subnets else given["ipam"]["Config"][0]["Subnet"]
-        if isinstance(answer, Exception):
-            raise answer
+        if self.refusals:
+            raise self.refusals.pop(0)
         id = str(len(self.made))
-        config = {"Config": [{"Subnet": answer}]}
-        self.present[id] = {"Id": id, "Name": name, "Labels": given["labels"], "IPAM": config}
-
-    def remove_network(self, id: str) -> None:
-        del self.present[id]
+        self.present[id] = {"Id": id, "Name": name, "Labels": given["labels"]}
 
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Daemon]:
     """The daemon of this test, on a machine whose rules cannot be set for the reason `why`."""
 
-    def given(*subnets: str | Exception, why: str = "") -> Daemon:
-        daemon = Daemon(*subnets)
+    def given(*refusals: Exception, why: str = "") -> Daemon:
+        daemon = Daemon(*refusals)
         monkeypatch.setattr(network, "engine", lambda: daemon)
         monkeypatch.setattr(network, "set_rules", lambda _bridge: why)
         monkeypatch.setattr(network, "_open", {})
@@ -75,7 +66,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Daemon]:
 def test_the_network_is_created_once_and_found_again(
     use: Callable[..., Daemon], caplog: pytest.LogCaptureFixture
 ) -> None:
-    daemon = use("172.18.0.0/16")
+    daemon = use()
     first = trial_network()
     assert trial_network() == first and len(daemon.made) == 1
     (made,) = daemon.made
@@ -89,7 +80,7 @@ def test_the_network_is_created_once_and_found_again(
 
 def test_a_network_that_another_process_makes_meanwhile_is_shared(use: Callable[..., Daemon]) -> None:
     daemon = use(error(APIError, 403, "networks have same bridge name"))
-    theirs = {"Id": "9", "Name": network.NAME, "Labels": {"harbortrainer.bridge": "ht-x"}, "IPAM": {"Config": None}}
+    theirs = {"Id": "9", "Name": network.NAME, "Labels": {"harbortrainer.bridge": "ht-x"}}
     make = daemon.create_network
 
     def raced(name: str, **given: Any) -> None:
@@ -98,13 +89,6 @@ def test_a_network_that_another_process_makes_meanwhile_is_shared(use: Callable[
 
     daemon.create_network = raced  # type: ignore[method-assign]
     assert trial_network().id == "9"
-
-
-@pytest.mark.parametrize("first", [error(APIError, 404, POOLS_USED_UP), "172.30.1.0/24"])
-def test_a_subnet_is_chosen_where_docker_has_none_or_a_small_one(use: Callable[..., Daemon], first: Any) -> None:
-    daemon = use(first)
-    (subnet,) = trial_network().subnets
-    assert subnet.num_addresses > network.MOST_CONTAINERS and len(daemon.present) == 1
 
 
 def test_a_daemon_that_refuses_is_a_fault_with_its_fix(use: Callable[..., Daemon]) -> None:
@@ -116,26 +100,12 @@ def test_a_daemon_that_refuses_is_a_fault_with_its_fix(use: Callable[..., Daemon
 def test_trials_that_can_reach_the_machine_are_warned_of_once(
     use: Callable[..., Daemon], caplog: pytest.LogCaptureFixture
 ) -> None:
-    use("172.18.0.0/16", why="only root may")
+    use(why="only root may")
     assert trial_network() == trial_network()
     (message,) = caplog.messages
     assert (
         "they can reach the addresses of Docker's machine: only root may" in message and "SKYRL_TX_API_KEY" in message
     )
-
-
-def test_spare_subnets_avoid_what_is_taken(tmp_path: Path) -> None:
-    table = tmp_path / "route"
-    table.write_text(
-        "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
-        "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\n"
-        "tun0\t0000E00A\t00000000\t0001\t0\t0\t0\t0000F0FF\n"
-    )
-    (tunnel,) = routes(table)
-    assert tunnel == IPv4Network("10.224.0.0/12") and routes(tmp_path / "none") == []
-    spare = list(spare_subnets([tunnel, IPv4Network("172.16.0.0/20")]))
-    assert spare[0] == IPv4Network("172.16.16.0/20") and len(spare) == 64
-    assert list(spare_subnets([IPv4Network("0.0.0.0/0")])) == []
 
 
 @pytest.mark.parametrize(
@@ -152,7 +122,7 @@ def test_only_tasks_with_a_network_open_it(tmp_path: Path, toml: str, files: dic
 
 
 def test_a_start_is_tried_again_only_when_the_network_is_gone(use: Callable[..., Daemon]) -> None:
-    use("172.18.0.0/16")
+    use()
     trial_network()
     faults = [error(NotFound, 404, "network 1 not found")]
 

@@ -84,7 +84,7 @@ async def _build(paths: Sequence[Path], args: BuildArgs, made: list[Path]) -> di
     n = builds_at_once() if args.n_parallel == AUTO else args.n_parallel
     patience = args.outage_limit_sec
     async with cleaned(host, run_id, _say):
-        window = await in_daemon_thread(ImageWindow, args.images_gb, run_id)
+        window = await in_daemon_thread(ImageWindow, args.images_gb)
         filling = _Filling(window, paths) if args.images is None else None
         works = partial(host.network_works, run_id=run_id)
         async with ImageSupply(make, n, patience, _say, n_tasks=0, window=filling or window, works=works) as supply:

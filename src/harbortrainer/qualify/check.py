@@ -150,7 +150,7 @@ async def _qualify(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskR
     run_id = f"check-{uuid.uuid4().hex[:8]}"
     one_by_one = asyncio.Semaphore(args.n_parallel)  # the first tasks end before the last begin
 
-    window = await asyncio.to_thread(ImageWindow, args.images_gb, run_id) if local else None
+    window = await asyncio.to_thread(ImageWindow, args.images_gb) if local else None
     under_way = set[Path]()
 
     async def kept(path: Path) -> TaskReport:

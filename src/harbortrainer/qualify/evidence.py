@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harbor.models.task.config import TaskConfig
 
+from harbortrainer.docker.images.builds import BUILDERS_OWN
 from harbortrainer.docker.integrity.footprint import FOOTPRINT
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.harbor import task_config
@@ -33,7 +34,6 @@ _FAILURES = tuple(
         r"^.*\b(?:AssertionError|FAIL(?:ED|URE)?)\b.*$",
     )
 )
-_BUILDERS_OWN = ("Step ", "--->", "Removing intermediate container")
 _TROUBLE = re.compile(
     r"^.*(?:command not found|: not found|No such file or directory|Permission denied|Traceback \(most recent).*$", re.M
 )
@@ -131,7 +131,7 @@ def _of_tests(left: Evidence) -> Iterable[str]:
 def why_not_built(error: str) -> str:
     """Return the cause first, then the step of the Dockerfile, of what the builder printed."""
     head, *log = error.strip().splitlines()
-    said = [line for one in log if (line := _quoted(one)) and not line.startswith(_BUILDERS_OWN)]
+    said = [line for one in log if (line := _quoted(one)) and not line.startswith(BUILDERS_OWN)]
     step = next((_quoted(one) for one in reversed(log) if one.startswith("Step ")), "")
     return f"{said[-1]} ({step or _quoted(head)})" if said else _quoted(head)
 

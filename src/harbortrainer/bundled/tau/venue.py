@@ -1,11 +1,10 @@
-"""The venue `tau`: domains of tau2-bench and one generated here, with the domain's tools and a simulated user."""
+"""The venue `tau`: domains of tau2-bench, or a folder's own, with the domain's tools and a simulated user."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harbortrainer.bundled.tau import tasks as tau_tasks
-from harbortrainer.bundled.tau.desk.tasks import NAME as DESK
 from harbortrainer.bundled.tau.package import DISTRIBUTION
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
@@ -46,10 +45,10 @@ class TauVenue:
             template.call_form  # noqa: B018 -- raises UserError
             opening = [{"role": "system", "content": place.system_prompt}, {"role": "assistant", "content": GREETING}]
             prompt = template.first_prompt([*opening, {"role": "user", "content": "x"}], place.schemas)
-            _require_room(place.name, len(prompt), config)
+            _require_room(place.data.name, len(prompt), config)
         user = model_of("user", config.user)
         scripted = (user is None or user.model == SCRIPTED_USER) and self.new_user is None
-        return [SCRIPTED] if scripted and any(place.name != DESK for place in places) else []
+        return [SCRIPTED] if scripted and not all(place.data.for_script for place in places) else []
 
     def room(self, run: "RunParts") -> "TauRoom":
         from harbortrainer.bundled.tau.room import TauRoom

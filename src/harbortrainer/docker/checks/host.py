@@ -48,7 +48,7 @@ class EnvironmentHost(Protocol):
         """
         return ()
 
-    def window(self, images_gb: float | Auto, run_id: str) -> Window | None:
+    def window(self, images_gb: float | Auto) -> Window | None:
         """Return what bounds the task images on the disk; None = nothing does. Blocking."""
         return None
 

@@ -56,7 +56,7 @@ _PASSING = re.compile(
     r"|curl: \((?:5|6|7|28|35|52|56)\)|wget: (?:unable to resolve|bad address)|(?:50[234]|429) (?:Bad Gateway|Service|"
     r"Gateway|Too Many)|received unexpected HTTP status: 5\d\d"
 )
-_BUILDERS_OWN = ("Step ", "--->", "Removing intermediate container")
+BUILDERS_OWN = ("Step ", "--->", "Removing intermediate container")
 _LAST_LINES, _LONGEST = 3, 400  # of a builder's log in one line; letters
 
 
@@ -72,7 +72,7 @@ class ImageError(RuntimeError):
     def last_lines(self) -> str:
         """The error and what the builder printed last, in one line."""
         head, *log = str(self).strip().splitlines() or [""]
-        said = [line.strip() for line in log if line.strip() and not line.strip().startswith(_BUILDERS_OWN)]
+        said = [line.strip() for line in log if line.strip() and not line.strip().startswith(BUILDERS_OWN)]
         return one_line(" | ".join([head, *said[-_LAST_LINES:]]), _LONGEST)
 
 

@@ -46,13 +46,13 @@ def in_turn(dockerfile: str, stop: threading.Event) -> Iterator[Callable[[Events
         yield read
 
 
-def lock_file(name: str) -> IO[str]:
-    """Open the file that stands for making something by Docker here; the kernel frees its lock when a process dies.
+def lock_file(name: str, purpose: str = "builds") -> IO[str]:
+    """Open the file that stands for something of Docker here; the kernel frees its lock when a process dies.
 
     Raises DiskFault.
     """
     key = hashlib.sha256(f"{os.environ.get('DOCKER_HOST', '')} {name}".encode()).hexdigest()
-    folder = cache_folder("builds")
+    folder = cache_folder(purpose)
     make_folder(folder)
     return (folder / key[:32]).open("w")
 

@@ -5,11 +5,9 @@ Only images that were built or pulled here for tasks are; none that a container 
 
 import contextlib
 import fcntl
-import hashlib
 import logging
-import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,13 +20,14 @@ from harbortrainer.docker.images.builds import CACHED, REPOSITORY, fetched, prun
 from harbortrainer.docker.images.image import forget
 from harbortrainer.docker.images.inventory import has_images, names_of
 from harbortrainer.docker.images.layers import layers
+from harbortrainer.docker.images.steps import lock_file
 from harbortrainer.docker.images.tmux_image import tmux_reference
-from harbortrainer.docker.keeping.disk_guard import Space, disk_probe, reserve_of
-from harbortrainer.durable.files import cache_folder, make_folder
+from harbortrainer.docker.keeping.disk_guard import Space, free_space, reserve_of
 
 GB = 1000**3  # as Docker counts
 KEPT_FREE = 1.5  # times the reserve of the disk's guard: containers write, too
 _NEVER = 1 << 40  # the place of an image that no task ahead needs
+_HELD = "held"  # the folder of the locks of images that trials use
 _log = logging.getLogger("harbortrainer")
 
 
@@ -50,10 +49,10 @@ class _Kept:
 class ImageWindow:
     """A window of images: `make_room` before an image is made; `hold` the images that trials use. All of it blocks."""
 
-    def __init__(self, images_gb: float | Auto, run_id: str) -> None:
+    def __init__(self, images_gb: float | Auto) -> None:
         """`images_gb`: with auto all of the disk but KEPT_FREE. Raises docker.errors.DockerException."""
         self._most = None if images_gb == AUTO else int(images_gb * GB)
-        self._read: Callable[[], Space | None] = disk_probe(run_id)[0]
+        self._read: Callable[[], Space | None] = free_space()
         space = self._read()
         self._free = int(KEPT_FREE * reserve_of(space)) if space else 0
         self._names = cache(lambda task: tuple(names_of(task)))  # of a task's images
@@ -98,7 +97,7 @@ class ImageWindow:
         """Keep all processes from removing the images of the task, until the result is closed."""
         stack = contextlib.ExitStack()
         for name in self._names(task):
-            stack.enter_context(_locked(name, fcntl.LOCK_SH))
+            fcntl.flock(stack.enter_context(lock_file(name, _HELD)), fcntl.LOCK_SH)
         return stack
 
     def _limit(self) -> int:
@@ -128,7 +127,7 @@ class ImageWindow:
         with contextlib.ExitStack() as locks:
             try:
                 for name in one.names:
-                    locks.enter_context(_locked(name, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                    fcntl.flock(locks.enter_context(lock_file(name, _HELD)), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 for name in one.names:
                     with contextlib.suppress(ImageNotFound):
                         engine().remove_image(name)
@@ -139,14 +138,3 @@ class ImageWindow:
                 _log.debug("%s stays: %s", one.names[0], error.explanation)
                 return False
         return True
-
-
-@contextlib.contextmanager
-def _locked(name: str, how: int) -> Iterator[None]:
-    """Raises BlockingIOError."""
-    key = hashlib.sha256(f"{os.environ.get('DOCKER_HOST', '')} {name}".encode()).hexdigest()
-    folder = cache_folder("held")
-    make_folder(folder)
-    with (folder / key[:32]).open("w") as lock:  # the kernel frees it when the process dies
-        fcntl.flock(lock, how)
-        yield

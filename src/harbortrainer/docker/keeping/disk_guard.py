@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import random
 import shutil
 import threading
 import time
@@ -20,7 +19,7 @@ from harbortrainer.docker.keeping.ownership import TRIAL, running
 GIB = 1024**3
 LEAST_RESERVE, MOST_RESERVE, RESERVE_SHARE = 2 * GIB, 8 * GIB, 0.05
 NOTABLE_SHARE = 1 / 8  # of the reserve: a container with less is not to blame
-LOCAL_SEC, REMOTE_SEC = 2.0, 15.0  # between two checks, by what they cost
+EVERY_SEC = 2.0  # between two checks
 FASTEST_SEC = 0.1
 COUNTING_PAUSES = 4  # times as long as the daemon has counted
 QUIET_SEC = 60.0  # between two warnings that no container of the run is to blame
@@ -46,7 +45,7 @@ def eviction_reason(trial_name: str) -> str:
 @contextlib.contextmanager
 def guarding_disk(run_id: str) -> Iterator[None]:
     """Watch the daemon's disk in a thread. Raises docker.errors.DockerException when the daemon does not answer."""
-    guard, closed = DiskGuard(run_id, *disk_probe(run_id)), threading.Event()
+    guard, closed = DiskGuard(run_id, free_space()), threading.Event()
     thread = threading.Thread(target=guard.watch, args=(closed,), name="disk-guard", daemon=True)
     thread.start()
     try:
@@ -65,9 +64,9 @@ def reserve_of(space: Space) -> int:
 class DiskGuard:
     """Removes the biggest of a run's containers while less than the reserve is free."""
 
-    def __init__(self, run_id: str, read: Callable[[], Space | None], every_sec: float) -> None:
-        """`read` blocks; None = not known now. `every_sec`: how often its cost allows."""
-        self._run_id, self._read, self._every_sec = run_id, read, every_sec
+    def __init__(self, run_id: str, read: Callable[[], Space | None]) -> None:
+        """`read` blocks; None = not known."""
+        self._run_id, self._read = run_id, read
         self._reserve: int | None = None  # until the first check that succeeds
         self._before: tuple[float, int] | None = None  # clock time and free bytes of the last check
         self._warned = -QUIET_SEC
@@ -80,13 +79,13 @@ class DiskGuard:
                 pause = self.check_once()
             except (DockerException, OSError) as error:  # of this check; requests' errors are OSErrors
                 _log.debug("disk guard: %s", error)
-                pause = self._every_sec
+                pause = EVERY_SEC
 
     def check_once(self) -> float:
         """Read the free space; remove a container if it is short. Returns seconds until the next check. Blocking."""
         space = self._read()
         if space is None:
-            return self._every_sec
+            return EVERY_SEC
         if self._reserve is None:
             self._reserve = reserve_of(space)
         began = time.monotonic()
@@ -100,9 +99,9 @@ class DiskGuard:
         now, before = time.monotonic(), self._before
         self._before = now, free
         if before is None or free >= before[1] or self._reserve is None:
-            return self._every_sec
+            return EVERY_SEC
         rate = (before[1] - free) / max(now - before[0], 1e-3)
-        return min(max((free - self._reserve) / rate / 2, FASTEST_SEC), self._every_sec)
+        return min(max((free - self._reserve) / rate / 2, FASTEST_SEC), EVERY_SEC)
 
     def _end_biggest(self, free: int) -> bool:
         assert self._reserve is not None
@@ -134,27 +133,15 @@ def _bytes_written(container: dict[str, Any]) -> int:
     return container.get("SizeRw", 0)
 
 
-def disk_probe(run_id: str) -> tuple[Callable[[], Space | None], float]:
-    """Return what a DiskGuard reads: the daemon's folder where it is visible, else the disk below a container."""
+def free_space() -> Callable[[], Space | None]:
+    """Return what reads the space below the daemon's folder; None, where this process does not see the folder."""
     client = engine()
     root = client.info().get("DockerRootDir", "")
-    if client.base_url.startswith("http+docker") and os.path.isdir(root):
-        return (lambda: _of_folder(root)), LOCAL_SEC
-    return (lambda: _below_a_container(run_id)), REMOTE_SEC
+    if not client.base_url.startswith("http+docker") or not os.path.isdir(root):
+        return lambda: None
+    return lambda: _of_folder(root)
 
 
 def _of_folder(root: str) -> Space:
     usage = shutil.disk_usage(root)
     return Space(usage.free, usage.total)
-
-
-def _below_a_container(run_id: str) -> Space | None:
-    client = engine()
-    if containers := client.containers(filters=running(run_id)):
-        container = random.choice(containers)  # another one each time: one may not answer, or lie
-        job = client.exec_create(container["Id"], ["df", "-Pk", "/"], user="root")
-        words = client.exec_start(job["Id"]).decode(errors="replace").split("\n")[1:2]
-        numbers = [int(word) * 1024 for word in words[0].split()[1:4] if word.isdigit()] if words else []
-        if len(numbers) == 3:
-            return Space(free=numbers[2], total=numbers[0])
-    return None

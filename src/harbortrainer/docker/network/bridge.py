@@ -10,15 +10,11 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Network, ip_network
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from docker.errors import APIError, NotFound
-from docker.types import IPAMConfig, IPAMPool
 from harbor.models.task.config import NetworkMode
 
 from harbortrainer.commands import command
@@ -32,14 +28,8 @@ from harbortrainer.harbor import task_config
 
 NAME = "harbortrainer-trials"
 VERSION = "1"  # of the options below: a network of another version is not used
-MOST_CONTAINERS = 1022  # the kernel allows a bridge 1023 ports
 _MTU = "com.docker.network.driver.mtu"
 _OPTION = "com.docker.network.bridge."
-# Where Docker's own address pools are used up, or too small.
-_SPARE = ("10.224.0.0/12", "172.16.0.0/12", "198.18.0.0/15")
-_SPARE_PREFIX = 20
-_MOST_TRIES = 64
-_ROUTES = Path("/proc/net/route")
 _log = logging.getLogger("harbortrainer")
 
 
@@ -50,7 +40,6 @@ class TrialNetwork:
     id: str
     name: str
     bridge: str  # the interface on the daemon's machine
-    subnets: tuple[IPv4Network, ...]
     exposed: str = ""
 
     @property
@@ -124,48 +113,34 @@ def uses_network(task: Path) -> bool:
 
 def _find() -> TrialNetwork | None:
     for network in engine().networks(filters={"label": f"{NETWORK}={VERSION}"}):
-        return TrialNetwork(network["Id"], network["Name"], network["Labels"].get(BRIDGE, ""), _subnets(network))
+        return TrialNetwork(network["Id"], network["Name"], network["Labels"].get(BRIDGE, ""))
     return None
-
-
-def _subnets(network: Mapping[str, Any]) -> tuple[IPv4Network, ...]:
-    given = (ip_network(pool["Subnet"]) for pool in network["IPAM"]["Config"] or () if pool.get("Subnet"))
-    return tuple(subnet for subnet in given if isinstance(subnet, IPv4Network))
 
 
 def _create() -> TrialNetwork:
     own = hashlib.sha256(str(engine().info()["ID"]).encode()).hexdigest()[:8]  # two daemons may share a machine
-    bridge, problem = f"ht-{own}", "its address pools are too small"
-    for subnet in (None, *spare_subnets(_taken())):
-        try:
-            _request(bridge, subnet)
-        except APIError as error:
-            problem = str(error.explanation or error)
-            if (found := _find()) is not None:  # another process has created it
-                return found
-            if not error.is_client_error() and "pool" not in problem.lower():
-                break
-            continue
-        if (found := _find()) is not None and sum(one.num_addresses for one in found.subnets) > MOST_CONTAINERS:
-            return found
-        if found is not None:
-            engine().remove_network(found.id)
+    try:
+        _request(f"ht-{own}")
+    except APIError as error:
+        problem = str(error.explanation or error)
+    else:
+        problem = "it is not there"
+    if (found := _find()) is not None:  # also where another process has created it
+        return found
     raise EnvironmentFault(
         f"Docker cannot create the network {NAME} for trials: {' '.join(problem.split())[:200]}; remove unused "
         "networks (docker network prune) or add default-address-pools to the daemon's daemon.json"
     )
 
 
-def _request(bridge: str, subnet: IPv4Network | None) -> None:
+def _request(bridge: str) -> None:
     """Ask the daemon for the network. It refuses a second one with the same bridge."""
-    pools = [] if subnet is None else [IPAMPool(subnet=str(subnet))]
     options = {f"{_OPTION}name": bridge, f"{_OPTION}enable_icc": "false", f"{_OPTION}enable_ip_masquerade": "true"}
     engine().create_network(
         NAME,
         driver="bridge",
         check_duplicate=True,
         enable_ipv6=False,
-        ipam=IPAMConfig(pool_configs=pools) if pools else None,
         options=options | _default_mtu(),
         labels={LABEL: "1", NETWORK: VERSION, BRIDGE: bridge},
     )
@@ -178,28 +153,3 @@ def _default_mtu() -> dict[str, str]:
     except NotFound:
         return {}
     return {_MTU: options[_MTU]} if _MTU in options else {}
-
-
-def spare_subnets(taken: Sequence[IPv4Network]) -> Iterator[IPv4Network]:
-    """Yield subnets for MOST_CONTAINERS that overlap with none of `taken`, at most _MOST_TRIES."""
-    every = (subnet for pool in _SPARE for subnet in IPv4Network(pool).subnets(new_prefix=_SPARE_PREFIX))
-    return islice((subnet for subnet in every if not any(map(subnet.overlaps, taken))), _MOST_TRIES)
-
-
-def _taken() -> list[IPv4Network]:
-    """Subnets of the daemon's networks, and those that this machine has routes to."""
-    return [subnet for network in engine().networks() for subnet in _subnets(network)] + routes(_ROUTES)
-
-
-def routes(table: Path) -> list[IPv4Network]:
-    """Return the destinations in /proc/net/route, without the default one. [] where the file does not exist."""
-    try:
-        rows = [line.split() for line in table.read_text().splitlines()[1:]]
-    except OSError:
-        return []
-    found = []
-    for row in rows:
-        address, mask = (int.from_bytes(bytes.fromhex(row[column]), "little") for column in (1, 7))
-        if mask:
-            found.append(IPv4Network((address, mask.bit_count()), strict=False))
-    return found

@@ -73,7 +73,7 @@ class HarborRoom:
             make = maker(self._docker, self._run_id, only, say)
             window = None  # hosts of a cluster keep all images, which they compare
             if config.hosts == "none":
-                window = await in_daemon_thread(self._docker.window, config.images_gb, self._run_id)
+                window = await in_daemon_thread(self._docker.window, config.images_gb)
             works = partial(self._docker.network_works, run_id=self._run_id)
             supply = ImageSupply(
                 make, builds_at_once(), config.outage_limit_sec, say, n_tasks=len(folders), window=window, works=works

@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import random
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -11,10 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from harbortrainer.bundled.tau.desk import environment
-from harbortrainer.bundled.tau.desk.environment import DELIVERED, PENDING, SHIPPED, Shop
+from harbortrainer.bundled.tau.data import DomainData
 
-NAME, SEED = "desk", 20261123
+from . import environment
+from .environment import DELIVERED, PENDING, SHIPPED
+
+SEED = 20261123
 SIZES = {"train": 8, "test": 3}  # tasks of a kind for each of its shares
 CONSONANTS, VOWELS = "bcdfghjklmnprstvz", "aeiou"
 SYLLABLES = tuple(consonant + vowel for consonant in CONSONANTS for vowel in VOWELS)
@@ -178,18 +180,6 @@ def make_case(kind: Kind, words: FreshWords, rng: random.Random) -> Case:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    """The domain as JSON values like those of tau2's files. `split`: ids by side, and all under "base"; `digest`: of
-    policy, tools and database."""
-
-    tasks: dict[str, dict[str, Any]]
-    split: dict[str, list[str]]
-    database: dict[str, Any]
-    digest: str
-    version: str = "desk 1"
-
-
 @cache
 def cases() -> dict[str, tuple[str, Case]]:
     """Return side and case by id, e.g. `cancel-3`. The same at every call and in every process."""
@@ -203,22 +193,21 @@ def cases() -> dict[str, tuple[str, Case]]:
     return found
 
 
-@cache
-def data() -> Data:
-    """Return all tasks, their split, and a database of their orders and customers."""
-    found = cases()
-    split = {side: [key for key, (of, _) in found.items() if of == side] for side in SIZES}
-    orders = {case.order_id: case.order for _, case in found.values()}
-    users = {case.name: {"user_id": case.name} for _, case in found.values()}
+def desk(cases: Mapping[str, tuple[str, Case]]) -> DomainData:
+    """Return the domain with these cases: side and case by id."""
+    orders = {case.order_id: case.order for _, case in cases.values()}
+    users = {case.name: {"user_id": case.name} for _, case in cases.values()}
     code = inspect.getsource(environment) + repr(orders)
-    return Data(
-        {key: case.task(key) for key, (_, case) in found.items()},
-        {"base": [*found], **split},
-        {"orders": orders, "users": users},
-        hashlib.sha256(code.encode()).hexdigest(),
+    return DomainData(
+        name="desk",
+        version="desk 1",
+        tasks={key: case.task(key) for key, (_, case) in cases.items()},
+        split={"base": [*cases]} | {side: [key for key, (of, _) in cases.items() if of == side] for side in SIZES},
+        database={"orders": orders, "users": users},
+        digest=hashlib.sha256(code.encode()).hexdigest(),
+        new_environment=lambda: environment.Environment(environment.Shop.model_validate({"orders": orders})),
+        read_task=DeskTask.model_validate,
+        new_call=environment.ToolCall,
+        guidelines=lambda with_tools: GUIDELINES,
+        for_script=True,
     )
-
-
-def new_environment() -> environment.Environment:
-    """Return the shop at the start of every task."""
-    return environment.Environment(Shop.model_validate(data().database))
