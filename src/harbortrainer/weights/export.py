@@ -39,14 +39,15 @@ async def export(args: ExportArgs) -> int:
         raise UserError(f"to={args.to}: exists; choose a folder that is new or empty")
     if args.merged:
         await check_merging(args.python)
-    url = server_url(args)
+    url, key = server_url(args), api_key(kind_of(args))
+    about = await check_health(url, args)
     growing, whole = (to.with_name(f".{to.name}.{part}") for part in ("growing", "whole"))
     with disk_errors(to):
         _remove(growing, whole)
         growing.mkdir(parents=True)
         try:
-            writing = _write(args, subject, subject.path, growing, url)
-            model_name = await first_contact(url, writing, known=kind_of(args).needs_key)
+            writing = _write(args, subject, subject.path, growing, (url, key))
+            model_name = await first_contact(url, writing, about, known=kind_of(args).needs_key)
             if args.merged:
                 await merge(args.python, model_name, growing, whole)
                 for name in (CARD, SPLIT_FILE, DATASET_FILE):
@@ -66,9 +67,9 @@ def _remove(*folders: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, url: str) -> str:
-    """The adapter's folder. Returns the base model's name."""
-    async with _session(args, url) as session:
+async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, server: tuple[str, str]) -> str:
+    """The adapter's folder. `server`: its URL and key. Returns the base model's name."""
+    async with _session(*server) as session:
         reading = session.rest.get_weights_info_by_tinker_path(path)
         served = (await awaited(f"checkpoint={args.checkpoint}", reading, CALL_LIMIT_SEC)).base_model
         model_name = subject.model_name or served
@@ -87,10 +88,8 @@ async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, ur
 
 
 @contextlib.asynccontextmanager
-async def _session(args: ExportArgs, url: str) -> AsyncIterator[Session]:
+async def _session(url: str, key: str) -> AsyncIterator[Session]:
     """Ended with the block, which frees its adapter."""
-    key = api_key(kind_of(args))
-    await check_health(url, args)
     session = await open_session(await open_rest(url, key), url, key, print)
     try:
         yield session
