@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -137,7 +138,8 @@ def cloud(storage: str, monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
     monkeypatch.setenv("TINKER_API_KEY", "tml-key")
     monkeypatch.setattr(exporting, "_session", session)
-    monkeypatch.setattr(exporting, "first_contact", lambda _url, work, known: work)
+    monkeypatch.setattr(exporting, "check_health", AsyncMock(return_value={}))
+    monkeypatch.setattr(exporting, "first_contact", lambda _url, work, _about, known: work)
     monkeypatch.setattr(exporting.ChatTemplate, "load", lambda *_: chat_template())
     monkeypatch.setattr(type(chat_template().tokenizer), "save_pretrained", lambda *_: None)
     return found
