@@ -63,6 +63,7 @@ class Marks:
         self._look_at = 0.0
         self._marked: list[str] = []
         self._upper = ""  # overlayfs' folder of what the container wrote; "" = it cannot be seen from here
+        self._beside: list[str] = []  # mounts that are not in it
         with contextlib.ExitStack() as undo:
             flags = _CLOEXEC | _NONBLOCK | _UNLIMITED_MARKS
             try:
@@ -76,7 +77,9 @@ class Marks:
             for mount, kind, options in _mounts(first):
                 if mount == "/":
                     self._upper = _upper(options)
-                elif kind not in _NOT_MARKED:
+                    continue
+                self._beside.append(f"{mount}/")
+                if kind not in _NOT_MARKED:
                     with contextlib.suppress(OSError):  # it was unmounted, or hides from this process
                         self._mark_mount(mount)
             self._own = self._init(flags | _REPORT_FID)
@@ -133,7 +136,9 @@ class Marks:
 
     def is_of_image(self, path: str) -> bool:
         """Return whether the container has not written what is there; False where that cannot be seen."""
-        return bool(self._upper) and not path.endswith(_DELETED) and not os.path.lexists(self._upper + path)
+        if not self._upper or path.endswith(_DELETED) or any(f"{path}/".startswith(one) for one in self._beside):
+            return False
+        return not os.path.lexists(self._upper + path)
 
     def leave_opens(self) -> None:
         """Watch only what is written from now on."""
