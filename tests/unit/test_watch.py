@@ -11,8 +11,8 @@ import pytest
 
 from harbortrainer.docker.integrity import watch
 from harbortrainer.docker.integrity.living import Process as Looked
+from harbortrainer.docker.integrity.living import living
 from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram, _parsed
-from harbortrainer.docker.integrity.watched import living
 
 TOLD: dict[str, Any] = {
     "readers": {"/a": [7, 8], "/b": [8]}, "programs": {"7": {"parent": 1, "cwd": "/app", "words": ["sh", "-c", "x"]}},

@@ -142,7 +142,7 @@ def _pulled(reference: str, stop: threading.Event) -> Image:
 
 
 def _built(source: _Source, digest: str, run_id: str, stop: threading.Event) -> Image:
-    reference, fresh, made, there = _reference(digest), False, False, _shared_digest(source.folder)
+    reference, fresh, made, there = _reference(digest), False, False, _recipe(source.folder)[0]
     if source.force or not is_here(reference):
         with only_here(reference, stop):
             fresh = source.force or not is_here(reference)  # another process may have built it meanwhile
@@ -266,18 +266,17 @@ def recipe_digest(environment_dir: Path) -> str:
 
     Blocking.
     """
-    shared_digest, dockerfile = _shared_digest(environment_dir), environment_dir / "Dockerfile"
+    return _recipe(environment_dir)[1]
+
+
+def _recipe(environment_dir: Path) -> tuple[str, str]:
+    """The image's name in a registry, without the bases that each machine has made for itself, and its digest here."""
+    digest, dockerfile = content_digest(environment_dir), environment_dir / "Dockerfile"
     text = dockerfile.read_text() if dockerfile.is_file() else ""
     others = other_bases(text)
+    there = hashlib.sha256(f"{digest}{sorted(others.items())}".encode()).hexdigest() if others else digest
     made = {name: found for name in bases(text) if (found := made_here(others.get(name, name)))}
-    return hashlib.sha256(f"{shared_digest}{sorted(made.items())}".encode()).hexdigest() if made else shared_digest
-
-
-def _shared_digest(environment_dir: Path) -> str:
-    """The image's name in a registry: without the bases that each machine has made for itself."""
-    digest, dockerfile = content_digest(environment_dir), environment_dir / "Dockerfile"
-    others = other_bases(dockerfile.read_text()) if dockerfile.is_file() else {}
-    return hashlib.sha256(f"{digest}{sorted(others.items())}".encode()).hexdigest() if others else digest
+    return there, hashlib.sha256(f"{there}{sorted(made.items())}".encode()).hexdigest() if made else there
 
 
 def _reference(digest: str) -> str:

@@ -9,7 +9,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 MOST_PROCESSES, MOST_THREADS, MOST_FILES = 4096, 8192, 32_768  # of one look; beyond that it is not complete
@@ -226,3 +226,23 @@ def _bytes(name: str, most: int) -> bytes:
         return data[:most]
     finally:
         os.close(file)
+
+
+def living(first: int, before: Mapping[int, Process], after: Mapping[int, Process]) -> list[dict[str, object]]:
+    """Return the policy's processes: those of `before`. `ran`: one used a processor since, or ended."""
+    found: list[dict[str, object]] = []
+    for pid, one in before.items():
+        now = after.get(pid)
+        if now is None or now.began != one.began:
+            ran, now = True, one
+        else:
+            ran = now.ran < 0 or now.ran != one.ran
+        if ran or pid != first:  # which only sleeps
+            name = f"1 ({one.name})" if pid == first else one.name  # no solution leaves one of this name
+            found.append(
+                {
+                    "name": name, "ran": ran, "busy": now.ran < 0, "writes": one.writes, "pid": one.inner,
+                    "ports": sorted({*one.ports, *now.ports}), "sockets": sorted({*one.sockets, *now.sockets}),
+                }
+            )  # fmt: skip
+    return found

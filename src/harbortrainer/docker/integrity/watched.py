@@ -24,6 +24,7 @@ from harbortrainer.docker.integrity.living import (
     inner_of,
     is_system,
     listed_of,
+    living,
     mapped,
     pids_of,
     program_of,
@@ -385,23 +386,3 @@ def _taken(container: Mapping[str, Any]) -> Look:
     look = Look(container["pid"], set(pids).difference(container["kept"]))
     look.complete &= len(pids) < MOST_PROCESSES
     return look
-
-
-def living(first: int, before: Mapping[int, Process], after: Mapping[int, Process]) -> list[dict[str, object]]:
-    """Return the policy's processes: those of `before`. `ran`: one used a processor since, or ended."""
-    found: list[dict[str, object]] = []
-    for pid, one in before.items():
-        now = after.get(pid)
-        if now is None or now.began != one.began:
-            ran, now = True, one
-        else:
-            ran = now.ran < 0 or now.ran != one.ran
-        if ran or pid != first:  # which only sleeps
-            name = f"1 ({one.name})" if pid == first else one.name  # no solution leaves one of this name
-            found.append(
-                {
-                    "name": name, "ran": ran, "busy": now.ran < 0, "writes": one.writes, "pid": one.inner,
-                    "ports": sorted({*one.ports, *now.ports}), "sockets": sorted({*one.sockets, *now.sockets}),
-                }
-            )  # fmt: skip
-    return found
