@@ -28,7 +28,7 @@ fine_tune() {
   local name=$1 model=$2
   shift 2
   "$PYTHON" -m src.sft "${SERVER[@]}" model_name="$model" lora_rank=32 learning_rate=1e-3 batch_size=32 lr_schedule=linear \
-    run_name="$name" "$@"
+    context_limit=2048 run_name="$name" "$@"
 }
 
 # sft NAME MODEL [field=value ...]: runs/NAME from the demonstrations, of which one in twenty measures the held-out loss.
@@ -81,8 +81,9 @@ keep() {
   done
 }
 
-# Of scripts/recipe. TINY: what a trial of the quickstart's policy may take.
+# Of scripts/recipe: what a trial of the quickstart's policy, of terminal-easy on a GPU may take.
 TINY="max_turns=4 max_tokens=32 context_limit=2048 n_parallel_envs=8 trial_timeout_sec=120"
+EASY="max_turns=4 max_tokens=128 context_limit=2048 n_parallel_envs=128 trial_timeout_sec=180"
 
 # training: the setting that leaves only the tasks that are not held out.
 training() { echo "tasks_exclude=$(held_out)"; }

@@ -15,8 +15,10 @@ Value = Mapping[str, Any]
 
 
 def read(folder: Path) -> Value:
-    """The one policy of an evaluation."""
-    (policy,) = json.loads((folder / "evaluation.json").read_text())["policies"]
+    """The one policy of an evaluation. Exits where it has not ended."""
+    if not (file := folder / "evaluation.json").is_file():
+        sys.exit(f"{folder} has no evaluation.json: its evaluation has not ended")
+    (policy,) = json.loads(file.read_text())["policies"]
     return policy
 
 

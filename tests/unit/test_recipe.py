@@ -13,15 +13,16 @@ import pytest
 
 from harbortrainer.config import Config
 from harbortrainer.evaluation.arguments import EvalArgs
+from harbortrainer.serve.arguments import ServeArgs
 from harbortrainer.setting import settings
 from harbortrainer.sft_config import SftConfig
 from harbortrainer.stats import compare
 from scripts.quickstart.make_tasks import make_cases
 from scripts.quickstart.teacher import say
 from scripts.quickstart.terminal import SimulatedTerminal
-from scripts.recipes.page import page
+from scripts.recipes.page import page, read
 
-PHASES = Path("scripts/recipes/tiny")
+PHASES = Path("scripts/recipes")
 
 
 def evaluation(*rewards: list[float]) -> dict[str, Any]:
@@ -40,6 +41,8 @@ def test_the_page_has_each_policy_with_its_interval_and_the_difference_to_the_on
     assert found.difference == 0.5 and lines[-1] == "Held-out tasks: t0, t1."
     with pytest.raises(SystemExit, match="RL: was evaluated on other tasks than base"):
         page({"base": base, "RL": evaluation([1.0])})
+    with pytest.raises(SystemExit, match=r"has no evaluation\.json: its evaluation has not ended"):
+        read(tmp_path)
     for name, policy in (("a", base), ("b", tuned)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "evaluation.json").write_text(json.dumps({"policies": [policy]}))
@@ -66,12 +69,27 @@ def test_the_teacher_solves_tasks_by_chance_and_ends_them() -> None:
     assert say([{"role": "user", "content": "Say yes."}], 1.0, chance) == "yes"
 
 
-def test_the_phases_name_settings_that_exist() -> None:
-    text = re.sub(r"\\\n", " ", PHASES.read_text())
-    known = {*settings(Config), *settings(EvalArgs), *settings(SftConfig), "n_oracle", "base", "SFT", "RL", "teacher"}
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("tiny", ["setup", "serve", "teacher", "check", "measure", "teach"]),
+        ("easy", ["setup", "tasks", "talks", "model", "serve", "school", "teacher", "check", "teach", "sft"]),
+    ],
+)
+def test_the_phases_name_settings_that_exist(name: str, first: list[str]) -> None:
+    text = re.sub(r"\\\n", " ", (PHASES / name).read_text())
+    known = {*settings(Config), *settings(EvalArgs), *settings(SftConfig), *settings(ServeArgs)}
+    known |= {"n_oracle", "base", "SFT", "RL", "teacher"}
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     names = [line.split()[0].strip("!+") for line in lines]
-    assert names[:6] == ["setup", "serve", "teacher", "check", "measure", "teach"] and names[-1] == "page"
+    assert names[: len(first)] == first and names[-1] == "page"
     given = {word.partition("=")[0].strip('"') for line in lines for word in shlex.split(line.split(None, 2)[2])}
     assert {name for name in given if re.fullmatch(r"[a-z_]+", name) and f"{name}=" in text} <= known
     assert subprocess.run(["bash", "-n", "scripts/recipe"], check=False).returncode == 0
+
+
+def test_each_training_of_a_gpu_asks_for_a_context_that_its_small_model_has() -> None:
+    commands = "source scripts/gpu/env.sh; PYTHON=echo; sft a b; sft_own a b c; train a b c; evaluate a b"
+    done = subprocess.run(["bash", "-c", commands], check=True, capture_output=True, text=True)
+    found = [re.findall("context_limit=[0-9]+", line) for line in done.stdout.splitlines()]
+    assert found == [["context_limit=2048"]] * 4
