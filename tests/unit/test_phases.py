@@ -223,14 +223,14 @@ async def test_what_a_reward_depends_on_is_known() -> None:
     phases, _ = phases_of(trial, gates_of())
     async with phases.clock:
         await trial.reach(TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END)
-        assert phases.unasked == ()
+        assert phases.verdict.unasked == ()
         await trial.reach(TrialEvent.VERIFICATION_START)
     phases.leave()
     trial.agent_environment.verdict.unasked = ("/usr/bin/curl",)
-    assert phases.unasked == ("/usr/bin/curl",)
+    assert phases.verdict.unasked == ("/usr/bin/curl",)
     fake: Any = trial
     fake.agent_environment = None  # one of Harbor's own
-    assert phases.unasked == ()
+    assert phases.verdict.unasked == ()
 
 
 async def test_verification_has_its_whole_limit_and_the_next_agent_no_more_time() -> None:

@@ -12,6 +12,7 @@ from harbor.models.trial.paths import EnvironmentPaths
 from harbor.models.verifier.result import VerifierResult
 from harbor.utils.env import resolve_env_vars
 
+from harbortrainer.docker.integrity.again import Again
 from harbortrainer.docker.integrity.footprint import FOOTPRINT
 from harbortrainer.harbor import boundary
 from harbortrainer.venues.harbor.grading import GradingVerifier
@@ -70,6 +71,10 @@ class RepeatedVerifier(GradingVerifier):
             found = {"rewards": await self._again(script, number), "work": await self._work()}
             (self.trial_paths.trial_dir / REPEATS_FILE).write_text(json.dumps(found))
         return result
+
+    @override
+    async def _judge_install(self, again: Again) -> None:
+        """Do nothing: a check of tasks reports a verifier that cannot install, whoever is at fault."""
 
     async def _work(self) -> dict[str, bool]:
         """Files with content that the oracle left, at most MOST_WORK; of each, whether it is a program."""

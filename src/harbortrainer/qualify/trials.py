@@ -176,8 +176,8 @@ class QualificationTrials:
         for info in recorded(result):
             raise_noted(info, noted, folder)
         trial = _result(result, folder, time.monotonic() - began - phases.waited)
-        if trial.reward is not None and phases.unasked:
-            trial = replace(trial, reward=None, fault=unasked(phases.unasked))
+        if trial.reward is not None and (causes := phases.verdict.unasked):
+            trial = replace(trial, reward=None, fault=unasked(causes))
         if kind == STRANGER:
             trial = await to_thread(_all_the_same, trial, folder)
         if trial.reward is not None and trial.reward >= 1:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.integrity.cause import Verdict
 from harbortrainer.docker.keeping.removals import removals
 from harbortrainer.harbor import boundary
 from harbortrainer.policy.clock import Clock
@@ -138,10 +139,10 @@ class Phases:
             raise RuntimeError(environment.lost)
 
     @property
-    def unasked(self) -> tuple[str, ...]:
-        """What the reward depends on although the task does not ask for it."""
+    def verdict(self) -> Verdict:
+        """What verifications said besides the reward."""
         environment = self._engine_environment()
-        return environment.verdict.unasked if environment else ()
+        return environment.verdict if environment else Verdict()
 
     def _collected_environment(self) -> "CollectedEnvironment | None":
         from harbortrainer.docker.box.artifacts import CollectedEnvironment
