@@ -78,7 +78,7 @@ def engine_until(stop: threading.Event) -> Iterator[docker.APIClient]:
     def cut(response: requests.Response) -> None:
         stop.wait()
         with contextlib.suppress(OSError, AttributeError, DockerException):  # it has ended, or SSH carries it
-            CancellableStream((), response).close()
+            CancellableStream(iter(()), response).close()
 
     def watched(response: requests.Response, *_: Any, **__: Any) -> None:
         threading.Thread(target=cut, args=(response,), name="docker-stop", daemon=True).start()

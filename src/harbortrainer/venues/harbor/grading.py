@@ -85,7 +85,8 @@ class GradingVerifier(SafeVerifier):
             _log.warning(
                 "%s: verification broke, as it does not without the agent: reward 0 (%s)", *_brief(self, error)
             )
-            first = VerifierResult(rewards={"reward": 0.0})
+            await self._judge_install(again)
+            return VerifierResult(rewards={"reward": 0.0})
         if (reward := _reward(first)) <= 0:
             await self._judge_install(again)
             return first
