@@ -1,4 +1,4 @@
-"""A run's Harbor trials: their hosts, the daemon's circuit breaker, images, clean-up, Harbor's job files."""
+"""A run's Harbor trials: their hosts, the daemon's circuit breaker, images, clean-up."""
 
 import asyncio
 import contextlib
