@@ -15,7 +15,8 @@ import pytest
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import builds
 from harbortrainer.docker.images import image as images
-from harbortrainer.docker.images.builds import ImageError
+from harbortrainer.docker.images.builds import ImageError, LateError
+from harbortrainer.docker.images.steps import lock_file, locked
 from harbortrainer.docker.keeping import ownership
 from harbortrainer.durable.process import PID
 from tests.support.docker_parts import BASE, make_base, prepare_images, write_task
@@ -164,3 +165,15 @@ async def test_a_silent_build_ends_at_its_limit(tmp_path: Path) -> None:
         told = await _told(builder)
         assert b"its image was not ready within 2 s ([environment] build_timeout_sec" in told
         await _until(lambda: _builds(command) == [])
+
+
+async def test_a_late_build_frees_its_lock_at_once(tmp_path: Path) -> None:
+    """Its thread kept the lock until the builder's next line: the next try waited for that, and was late, too."""
+    command = f"sleep {int.from_bytes(os.urandom(3)) + 100_000}"
+    task = write_task(tmp_path / "slow", dockerfile=f"{BASE}RUN {command}\n")
+    with pytest.raises(LateError, match="not ready within 2 s"):
+        await images.task_image(task / "environment", None, limit_sec=2.0)
+    lock = lock_file(images.task_reference(task / "environment"))
+    with contextlib.closing(lock):
+        await _until(lambda: locked(lock))
+    await _until(lambda: _builds(command) == [])

@@ -34,6 +34,7 @@ my $s = IO::Socket::INET->new(PeerAddr => $h, PeerPort => $p, Timeout => 60)
     or do { print STDERR "curl: (7) Failed to connect to $h port $p\n"; exit 7 };
 print $s "GET $f HTTP/1.0\r\n\r\n";
 my $b = join "", <$s>;
+$b =~ m{^HTTP/\S+ 200} or do { print STDERR "curl: (22) The requested URL returned error\n"; exit 22 };
 $b =~ s/.*?\r\n\r\n//s;
 print $b;
 """
@@ -66,8 +67,12 @@ async def test_only_a_network_that_is_down_takes_the_grade(tmp_path: Path, daemo
     with name_server(OUTSIDE, NAME, *daemon.inside):
         with web_server(tmp_path / "served", OUTSIDE, *daemon.inside):
             solved, broken = await asyncio.gather(trial("s000000-p00-g00", SOLVE), trial("s000000-p00-g01", BREAK))
-        down = await trial("s000000-p00-g02", BREAK)
+            (tmp_path / "served" / "uv" / "install.sh").unlink()
+            refused = await trial("s000000-p00-g02", SOLVE)
+        down = await trial("s000000-p00-g03", BREAK)
     assert (solved.reward, solved.detail) == (1.0, "")
     assert (broken.outcome, broken.reward) == (Outcome.COMPLETED, 0.0)
-    assert (down.outcome, down.reward) == (Outcome.VERIFIER_ERROR, None)
-    assert "the verifier could not install" in down.detail
+    assert "so the grade stands" in broken.detail
+    for lost in (refused, down):  # a server that answers with errors is no better than none
+        assert (lost.outcome, lost.reward) == (Outcome.VERIFIER_ERROR, None)
+        assert "the verifier could not install" in lost.detail

@@ -63,18 +63,6 @@ def test_nobody_is_ended_for_what_others_write(
     assert caplog.text.count("no container of this run holds much") == 1
 
 
-def test_it_looks_sooner_while_the_disk_fills(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(0, 100, 2))
-    monkeypatch.setattr(disk_guard.time, "monotonic", lambda: float(next(clock)))
-    disk = Disk(monkeypatch, 20 * GIB)
-    disk.guard._reserve = 5 * GIB
-    assert disk.guard._pause(20 * GIB) == EVERY_SEC
-    assert disk.guard._pause(18 * GIB) == EVERY_SEC  # 1 GiB/s: 6.5 s
-    assert disk.guard._pause(8 * GIB) == pytest.approx(0.3)  # 5 GiB/s: reached in 0.6 s
-    assert disk.guard._pause(4 * GIB) == disk_guard.FASTEST_SEC
-    assert disk.guard._pause(6 * GIB) == EVERY_SEC
-
-
 @pytest.mark.parametrize("fault", [requests.ConnectionError("away"), FileNotFoundError("/var/lib/docker")])
 def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, closed = iter([fault]), threading.Event()

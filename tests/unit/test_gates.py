@@ -1,4 +1,4 @@
-"""Limits of a run: fewer starts while the daemon is slow, a rate, and how many containers live at once."""
+"""Limits of a run: how many containers start, and live, at once."""
 
 import asyncio
 from typing import Any
@@ -6,77 +6,12 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.rollout import start_limit
 from harbortrainer.rollout.gates import Gates, n_containers
-from harbortrainer.rollout.start_limit import StartLimit
-
-
-async def most_at_once(limit: StartLimit, starts: int) -> int:
-    """How many of so many starts are under way together; they say nothing about their time."""
-    running = most = 0
-
-    async def start() -> None:
-        nonlocal running, most
-        await limit.acquire()
-        running += 1
-        most = max(most, running)
-        for _ in range(3):
-            await asyncio.sleep(0)
-        running -= 1
-        limit.release()
-
-    await asyncio.gather(*(start() for _ in range(starts)))
-    return most
-
-
-async def finish(limit: StartLimit, *seconds: float) -> None:
-    for took in seconds:
-        await limit.acquire()
-        limit.release(took)
-
-
-async def test_slow_starts_halve_the_limit_and_good_ones_bring_it_back(caplog: pytest.LogCaptureFixture) -> None:
-    limit = StartLimit(8)
-    assert await most_at_once(limit, 20) == 8
-    await finish(limit, 0.3, 60.0)
-    assert await most_at_once(limit, 20) == limit.limit == 4
-    assert "4 at once instead of 8" in caplog.text and "60.0 s" in caplog.text
-    await finish(limit, *[0.3] * (4 * start_limit.STARTS_BEFORE_MORE))
-    assert await most_at_once(limit, 20) == limit.limit == 8
-    await finish(limit, *[0.3] * 20)
-    assert limit.limit == 8, "never more than the setting"
-
-
-async def test_starts_that_were_under_way_together_count_as_one_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr(start_limit.time, "monotonic", lambda: now)
-    limit = StartLimit(8)
-    await finish(limit, 0.1, 30.0, 30.0, 30.0)
-    assert limit.limit == 4
-    now += 31
-    await finish(limit, 30.0)
-    assert limit.limit == 2
-
-
-async def test_one_start_is_always_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr(start_limit.time, "monotonic", lambda: now)
-    limit = StartLimit(3)
-    await finish(limit, 0.1)
-    for _ in range(5):
-        await finish(limit, 30.0)
-        now += 100
-    assert limit.limit == 1 and await most_at_once(limit, 4) == 1
-
-
-async def test_a_machine_that_is_always_slow_is_not_slowed_further() -> None:
-    limit = StartLimit(4)
-    await finish(limit, *[20.0] * 10)
-    assert limit.limit == 4
+from harbortrainer.rollout.slots import Slots
 
 
 async def test_failed_and_cancelled_starts_give_their_place_back() -> None:
-    limit = StartLimit(1)
+    limit = Slots(1)
     await limit.acquire()
     waiting = asyncio.create_task(limit.acquire())
     await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.integrity.cause import Verdict
 from harbortrainer.docker.integrity.solution import SOLUTION_SEC
 from harbortrainer.rollout.gates import Gates
-from harbortrainer.rollout.start_limit import StartLimit
+from harbortrainer.rollout.slots import Slots
 from harbortrainer.venues.harbor.grading import VERIFICATIONS, most_limits
 from harbortrainer.venues.harbor.phases import GRADING_SLACK_SEC, Phases
 
@@ -28,8 +28,6 @@ class Environment:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.verdict = Verdict()
-        self.start_seconds: float | None = 0.1
-        self.start_disturbed = False
         self.lost = ""
 
     async def open_agent_phase(self) -> None:
@@ -97,7 +95,7 @@ async def test_agents_that_are_held_wait_for_weights_with_their_clock_stopped() 
 
 
 async def test_a_place_is_held_for_its_phase_only() -> None:
-    gates = replace(gates_of(n_parallel_envs=1), starting=StartLimit(1))
+    gates = replace(gates_of(n_parallel_envs=1), starting=Slots(1))
     first, second = FakeTrial(), FakeTrial()
     one, two = phases_of(first, gates)[0], phases_of(second, gates)[0]
     async with one.clock, two.clock:
@@ -176,7 +174,7 @@ async def test_each_step_has_its_own_limit() -> None:
 
 
 async def test_a_trial_that_ends_anywhere_keeps_no_place() -> None:
-    gates = replace(gates_of(n_parallel_envs=1), starting=StartLimit(1))
+    gates = replace(gates_of(n_parallel_envs=1), starting=Slots(1))
     events = [TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END, TrialEvent.VERIFICATION_START]
     for n in range(1, 5):
         trial = FakeTrial()
@@ -223,14 +221,14 @@ async def test_what_a_reward_depends_on_is_known() -> None:
     phases, _ = phases_of(trial, gates_of())
     async with phases.clock:
         await trial.reach(TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END)
-        assert phases.unasked == ()
+        assert phases.verdict.unasked == ()
         await trial.reach(TrialEvent.VERIFICATION_START)
     phases.leave()
     trial.agent_environment.verdict.unasked = ("/usr/bin/curl",)
-    assert phases.unasked == ("/usr/bin/curl",)
+    assert phases.verdict.unasked == ("/usr/bin/curl",)
     fake: Any = trial
     fake.agent_environment = None  # one of Harbor's own
-    assert phases.unasked == ()
+    assert phases.verdict.unasked == ()
 
 
 async def test_verification_has_its_whole_limit_and_the_next_agent_no_more_time() -> None:

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harbor.environments.docker.docker import DockerEnvironment
 
 from harbortrainer.docker.checks import preflight
 from harbortrainer.docker.checks.preflight import (
     Findings,
     TaskNeeds,
     check_cpus,
-    check_isolation,
     check_memory,
     check_tools,
     task_needs,
@@ -112,28 +110,7 @@ def test_too_many_cpus_stop_compose_alone() -> None:
     assert findings.warnings[0].startswith("task ours: cpus=4")
 
 
-# -- networks, tools
-
-
-@pytest.mark.parametrize(
-    ("toml", "isolated"),
-    [
-        ("", False),
-        ('[environment]\nnetwork_mode = "no-network"\n', True),
-        ('[agent]\nnetwork_mode = "no-network"\n', True),
-        ('[verifier]\nnetwork_mode = "public"\n', False),
-        ('[[steps]]\nname = "one"\n[steps.verifier.environment]\nnetwork_mode = "no-network"\n', True),
-    ],
-)
-def test_isolated_compose_tasks_are_refused_where_harbor_cannot_isolate(
-    make_task: "MakeTask", monkeypatch: pytest.MonkeyPatch, toml: str, isolated: bool
-) -> None:
-    needs = task_needs(make_task(toml, compose="services:\n  main: {}\n"), {})
-    assert needs.isolated is isolated
-    for able in (False, True):
-        monkeypatch.setattr(DockerEnvironment, "_egress_control_kernel_support", lambda able=able: able)
-        check_isolation([needs, task("ours")], findings := Findings())
-        assert bool(findings.errors) is (isolated and not able)
+# -- tools
 
 
 def test_missing_tools_are_named_with_who_needs_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

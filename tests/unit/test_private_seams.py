@@ -8,7 +8,6 @@ from pathlib import Path
 
 import docker
 import pytest
-from harbor.environments.docker.docker import DockerEnvironment
 
 from harbortrainer.docker.box import archive, shell
 
@@ -53,21 +52,3 @@ def test_docker_py_gives_what_came_with_the_head_of_a_stream(daemon: Path, monke
         stream.setblocking(True)
         stream.sendall(b"input\n")
         assert stream.recv(100) == b"late"
-
-
-@pytest.mark.parametrize("status", [0, 1])
-def test_harbor_says_whether_the_kernel_can_isolate(
-    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`DockerEnvironment._egress_control_kernel_support()` in src/harbortrainer/docker/checks/preflight.py."""
-    program = tmp_path / "docker"
-    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit {status}\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    support = DockerEnvironment._egress_control_kernel_support
-    support.__func__.cache_clear()  # type: ignore[attr-defined]
-    try:
-        assert support() is (status == 0)
-        assert DockerEnvironment._EGRESS_CONTROL_KERNEL_PROBE_IMAGE in (tmp_path / "asked").read_text()
-    finally:
-        support.__func__.cache_clear()  # type: ignore[attr-defined]

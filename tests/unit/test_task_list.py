@@ -104,7 +104,10 @@ def test_a_check_says_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture
     keep(TaskReport("one", "/one", "d1", oracle=[1.0]))
     keep(
         TaskReport(
-            "two", "/two", "d2", [Finding("flaky", Severity.ERROR, "x"), Finding("needs network", Severity.NOTE, "y")]
+            "two",
+            "/two",
+            "d2",
+            [Finding("flaky", Severity.ERROR, "x"), Finding("fetches", Severity.NOTE, "y")],
         )
     )
     assert capsys.readouterr().err.splitlines() == ["1/2 one: good", "2/2 two: bad; flaky"]

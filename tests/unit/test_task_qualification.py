@@ -213,12 +213,6 @@ def test_work_is_what_the_tests_run_or_import(tmp_path: Path) -> None:
     assert "for n in work; do" in script and 'for d in "$PWD" /srv; do' in script
 
 
-def test_network_is_needed_where_only_the_trial_without_it_failed() -> None:
-    assert findings.judge_network(PASS, None) == []
-    assert kinds(findings.judge_network(FAIL, PASS)) == [("needs network", Severity.NOTE)]
-    assert findings.judge_network(FAIL, FAIL) == []
-
-
 def test_what_scripts_fetch_is_noted_and_comments_are_not(tmp_path: Path) -> None:
     task = write_task(tmp_path / "t", test="apt-get install -y curl\n# wget x\nuvx pytest\n")
     assert [one.detail for one in findings.fetches(task)] == ["its scripts call apt-get install, curl, uvx"]

@@ -171,12 +171,3 @@ async def test_without_rewards_constant_groups_are_trained_on(tmp_path):
     assert [len(batch) for batch in run.policy.batches] == [4]
     (record,) = (r for r in read_lines(run.directory.ledger) if r["event"] == "trained")
     assert set(record["advantages"].values()) == {0.0} and "left_out" not in record
-
-
-async def test_a_policy_that_drifts_without_learning_is_announced_at_its_evaluation(tmp_path):
-    run = Run(tmp_path, references=references(start=FakeReference(0.75)), eval_every=1, max_steps=2)
-    said: list[str] = []
-    run.trainer.parts.display.say = said.append  # pyright: ignore[reportAttributeAccessIssue]
-    await run.trainer.run()
-    warnings = [line for line in said if "drifts without learning" in line]
-    assert len(warnings) == 2 and "since the evaluation after step 0 kl/start grew from 0.00 to 0.75" in warnings[0]

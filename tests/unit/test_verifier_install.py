@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.qualify import findings
 from harbortrainer.qualify.findings import judge_oracle
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.venues.harbor.install import failed_install, fetching
@@ -121,4 +120,3 @@ def test_qualification_names_the_network_and_not_the_oracle() -> None:
     fault = "the verifier could not install uvx: curl: (6) Could not resolve host: astral.sh"
     (found,) = judge_oracle([QualificationTrial(None, fault)])
     assert found.kind == "verifier needs network" and fault in found.detail
-    assert findings.judge_network(QualificationTrial(None, fault), QualificationTrial(1.0))[0].detail == fault

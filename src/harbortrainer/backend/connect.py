@@ -123,16 +123,18 @@ class Backend:
 
 async def connect(config: RunSettings, measure: Measure, api: Api, say: Say) -> Backend:
     """Check URL, key, health and model, in this order; then get the contract from `measure`. Raises UserError."""
-    url, key = server_url(config), api_key(kind_of(config))
+    url = server_url(config)
+    api_key(kind_of(config))
     about = await api.check_health(url, config)
-    work = _connect(url, key, about, config, measure, api, say=say)
+    work = _connect(url, about, config, measure, api, say)
     return await first_contact(url, work, about, known=kind_of(config).needs_key)
 
 
 async def _connect(
-    url: str, key: str, about: Mapping[str, Any], config: RunSettings, measure: Measure, api: Api, say: Say
+    url: str, about: Mapping[str, Any], config: RunSettings, measure: Measure, api: Api, say: Say
 ) -> Backend:
     kind = kind_of(config)
+    key = api_key(kind)
     rest = await api.rest(url, key)
     models = await awaited("server capabilities", rest.get_server_capabilities(), CALL_LIMIT_SEC)
     served = {m.model_name: m.max_context_length for m in models.supported_models if m.model_name}

@@ -5,8 +5,9 @@ import contextlib
 import functools
 import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.client import CONFLICT
 from pathlib import Path
@@ -16,6 +17,7 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, NotFound
 from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnectionPool
+from docker.types import CancellableStream
 from docker.utils import kwargs_from_env
 
 from harbortrainer.docker.box.first_process import end_first
@@ -54,12 +56,36 @@ class _OnePool(UnixHTTPAdapter):
 
 @functools.cache
 def _client(_host: str | None, timeout_sec: int) -> docker.APIClient:
+    return _opened(timeout_sec)
+
+
+def _opened(timeout_sec: int = REQUEST_TIMEOUT_SEC) -> docker.APIClient:
     client = docker.APIClient(
         version="auto", timeout=timeout_sec, num_pools=4, max_pool_size=_CONNECTIONS, **kwargs_from_env()
     )
     if isinstance(adapter := client.adapters.get(_SCHEME), UnixHTTPAdapter):
         client.mount(_SCHEME, _OnePool(adapter.socket_path, timeout_sec, max_pool_size=_CONNECTIONS))
     return client
+
+
+@contextlib.contextmanager
+def engine_until(stop: threading.Event) -> Iterator[docker.APIClient]:
+    """Yield a client of its own whose connections are cut once `stop` is set: the daemon gives up what they asked for.
+
+    Set it afterwards in any case, since a thread waits for it.
+    """
+
+    def cut(response: requests.Response) -> None:
+        stop.wait()
+        with contextlib.suppress(OSError, AttributeError, DockerException):  # it has ended, or SSH carries it
+            CancellableStream(iter(()), response).close()
+
+    def watched(response: requests.Response, *_: Any, **__: Any) -> None:
+        threading.Thread(target=cut, args=(response,), name="docker-stop", daemon=True).start()
+
+    with contextlib.closing(_opened()) as client:
+        client.hooks["response"].append(watched)
+        yield client
 
 
 async def call[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -157,13 +157,6 @@ def judge_stranger(task: Path, unasked: Sequence[str]) -> list[Finding]:
     return [Finding("honest work may be unasked", Severity.WARNING, detail)]
 
 
-def judge_network(offline: QualificationTrial, online: QualificationTrial | None) -> list[Finding]:
-    """`online`: the second trial, run because the one without a network failed."""
-    if online is None or offline.reward == online.reward or online.reward is None:
-        return []
-    return [Finding("needs network", Severity.NOTE, offline.why or offline.fault)]
-
-
 def fetches(task: Path) -> list[Finding]:
     """Return notes on scripts that fetch from the network; requests to the same host do not count."""
     found: list[Finding] = []

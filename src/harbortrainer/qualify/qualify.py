@@ -46,11 +46,11 @@ async def qualify(task: Path, trials: QualificationTrials, args: CheckArgs, buil
     report = await asyncio.to_thread(read, task)
     if report.bad or not await _build(report, task, trials, args, building):
         return report
-    report.findings += (fetches := findings.fetches(task))
+    report.findings += findings.fetches(task)
     fresh: Sequence[QualificationTrial] = ()
     if not (task / "solution").is_dir() and not list(task.glob("steps/*/solution")):
         report.add("no solution", Severity.WARNING, UNPROVEN)
-    elif not (fresh := await _oracle(report, task, trials, args, offline=not fetches)):
+    elif not (fresh := await _oracle(report, task, trials, args)):
         return report
     if not trials.is_watched(task):
         report.add("not watched", Severity.WARNING, UNWATCHED)
@@ -83,27 +83,18 @@ async def _build(
 
 
 async def _oracle(
-    report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs, *, offline: bool
+    report: TaskReport, task: Path, trials: QualificationTrials, args: CheckArgs
 ) -> Sequence[QualificationTrial]:
-    """Fresh trials of the oracle; () = the task is bad.
-
-    The first trial has no network where the environment can do that and no script fetches, which would only wait; where
-    it fails, another one has. The last of several has a task without a solution.
-    """
+    """Fresh trials of the oracle; () = the task is bad. The last of several has a task without a solution."""
     n_strangers = int(args.n_oracle > 1 and trials.is_watched(task))
     each = -(-REPEATS // (args.n_oracle - n_strangers))
-    first = await trials.oracle(task, repeats=each, offline=offline)
-    online: QualificationTrial | None = None
-    if offline and (first.reward is None or first.reward < 1):
-        online = await trials.oracle(task, repeats=each)
-    fresh = [online or first]
+    fresh = [await trials.oracle(task, repeats=each)]
     if fresh[0].reward is not None and fresh[0].reward >= 1:
         others = [trials.oracle(task, repeats=each) for _ in range(args.n_oracle - 1 - n_strangers)]
         fresh += await asyncio.gather(*others, *(trials.stranger(task) for _ in range(n_strangers)))
     report.oracle = [one.reward for one in fresh]
     report.repeats = sum(len(one.repeats) for one in fresh)
     report.trial_sec = max(one.seconds for one in fresh)
-    report.findings += findings.judge_network(first, online)
     report.findings += await _with_output(report, findings.judge_oracle(fresh), fresh)
     if report.trial_sec > args.slow_trial_sec:
         report.add("slow", Severity.WARNING, f"a trial of its oracle took {report.trial_sec:.0f} s")

@@ -6,12 +6,11 @@ import time
 from pathlib import Path
 from typing import Any, override
 
-from harbor.environments.base import BaseEnvironment
-from harbor.models.task.config import NetworkMode, NetworkPolicy
 from harbor.models.trial.paths import EnvironmentPaths
 from harbor.models.verifier.result import VerifierResult
 from harbor.utils.env import resolve_env_vars
 
+from harbortrainer.docker.integrity.again import Again
 from harbortrainer.docker.integrity.footprint import FOOTPRINT
 from harbortrainer.harbor import boundary
 from harbortrainer.venues.harbor.grading import GradingVerifier
@@ -34,42 +33,30 @@ printf '%s %s\\n' $k "$f"
 done 2>/dev/null; true"""
 
 
-async def cut_network(environment: BaseEnvironment) -> None:
-    """Cut the network for the rest of this phase, where the environment can do that."""
-    if environment.capabilities.dynamic_network_policy:
-        await environment.set_network_policy(NetworkPolicy(network_mode=NetworkMode.NO_NETWORK))
-
-
 class RepeatedVerifier(GradingVerifier):
     """Runs the verifier again up to `repeats` times, within `seconds`; the task's own limit bounds the first run."""
 
-    def __init__(
-        self,
-        *args: Any,
-        repeats: int = 0,
-        seconds: float = 0.0,
-        offline: bool = False,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, repeats: int, seconds: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._repeats = repeats
         self._seconds = seconds
-        self._offline = offline
 
     @override
     @boundary
     async def verify(self) -> VerifierResult:
-        if self._offline:
-            await cut_network(self.environment)
         began = time.monotonic()
         result = await super().verify()
         script = self.task.paths.discovered_test_path_for(self.environment.os)
-        if self._repeats and script is not None and not self.task.config.steps:
+        if script is not None and not self.task.config.steps:
             each = time.monotonic() - began
             number = min(self._repeats, int(self._seconds / max(each, 0.001)))
             found = {"rewards": await self._again(script, number), "work": await self._work()}
             (self.trial_paths.trial_dir / REPEATS_FILE).write_text(json.dumps(found))
         return result
+
+    @override
+    async def _judge_install(self, again: Again) -> None:
+        """Do nothing: a check of tasks reports a verifier that cannot install, whoever is at fault."""
 
     async def _work(self) -> dict[str, bool]:
         """Files with content that the oracle left, at most MOST_WORK; of each, whether it is a program."""

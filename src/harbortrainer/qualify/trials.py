@@ -26,7 +26,7 @@ from harbortrainer.docker.integrity.allowed import allow, allowed
 from harbortrainer.docker.integrity.footprint import FOOTPRINT, adopt
 from harbortrainer.harbor import boundary, forget_loggers, noting, raise_noted, task_config
 from harbortrainer.qualify.evidence import LATE, Evidence, read_evidence, why_failed
-from harbortrainer.qualify.repeats import REPEATS_FILE, cut_network
+from harbortrainer.qualify.repeats import REPEATS_FILE
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.venues.harbor.environment import ENGINE_ENVIRONMENT, environment_config
 from harbortrainer.venues.harbor.grading import CAUSES, VERIFICATIONS, VERIFIER, unasked
@@ -50,16 +50,6 @@ class TaskOracle(OracleAgent):
 
     def __init__(self, logs_dir: Path, task_dir: str, **kwargs: Any) -> None:
         super().__init__(logs_dir, Path(task_dir), TrialPaths(Path(logs_dir).parent), **kwargs)
-
-
-class OfflineOracle(TaskOracle):
-    """The oracle in an environment whose network is cut."""
-
-    @override
-    @boundary
-    async def run(self, instruction: str, environment: BaseEnvironment, context: AgentContext) -> None:
-        await cut_network(environment)
-        await super().run(instruction, environment, context)
 
 
 class ScriptAgent(BaseAgent):
@@ -129,13 +119,8 @@ class QualificationTrials:
     daemon: Daemon
     _numbers: Iterator[int] = field(default_factory=count)
 
-    async def oracle(self, task: Path, *, repeats: int, offline: bool = False) -> QualificationTrial:
-        if offline:
-            kwargs = {"task_dir": str(task)}
-            agent = AgentConfig(import_path="harbortrainer.qualify.trials:OfflineOracle", kwargs=kwargs)
-        else:
-            agent = AgentConfig(name="oracle")
-        return await self._run(task, agent, ORACLE, repeats=repeats, offline=offline)
+    async def oracle(self, task: Path, *, repeats: int) -> QualificationTrial:
+        return await self._run(task, AgentConfig(name="oracle"), ORACLE, repeats=repeats)
 
     async def stranger(self, task: Path) -> QualificationTrial:
         """Return a trial of the oracle where only the instruction, and what users allow, tell what the task asks for.
@@ -151,9 +136,9 @@ class QualificationTrials:
         agent = AgentConfig(import_path="harbortrainer.qualify.trials:ScriptAgent", kwargs=options)
         return await self._run(task, agent, kind, repeats=repeats)
 
-    async def _run(self, task: Path, agent: AgentConfig, kind: str, **verifier: Any) -> QualificationTrial:
-        """`verifier`: arguments of RepeatedVerifier."""
-        config = self._trial_config(task, agent, kind, verifier)
+    async def _run(self, task: Path, agent: AgentConfig, kind: str, *, repeats: int) -> QualificationTrial:
+        """`repeats`: of the verifier."""
+        config = self._trial_config(task, agent, kind, repeats)
         async with self.gates.containers:
             await self.daemon.ready()
             began = time.monotonic()
@@ -176,8 +161,8 @@ class QualificationTrials:
         for info in recorded(result):
             raise_noted(info, noted, folder)
         trial = _result(result, folder, time.monotonic() - began - phases.waited)
-        if trial.reward is not None and phases.unasked:
-            trial = replace(trial, reward=None, fault=unasked(phases.unasked))
+        if trial.reward is not None and (causes := phases.verdict.unasked):
+            trial = replace(trial, reward=None, fault=unasked(causes))
         if kind == STRANGER:
             trial = await to_thread(_all_the_same, trial, folder)
         if trial.reward is not None and trial.reward >= 1:
@@ -198,14 +183,14 @@ class QualificationTrials:
         config = self.config
         return environment_config(config.environment_type, config.environment_kwargs, task, self.run_id)
 
-    def _trial_config(self, task: Path, agent: AgentConfig, kind: str, kwargs: dict[str, Any]) -> TrialConfig:
+    def _trial_config(self, task: Path, agent: AgentConfig, kind: str, repeats: int) -> TrialConfig:
         verifier = VerifierConfig(import_path=VERIFIER)
-        if kwargs["repeats"] or kwargs.get("offline"):
-            own = task_config(task).verifier.timeout_sec
-            limit = own + (4 * REPEAT_SEC + _SLACK_SEC) / VERIFICATIONS if kwargs["repeats"] else None
-            path = "harbortrainer.qualify.repeats:RepeatedVerifier"
+        if repeats:
             verifier = VerifierConfig(
-                import_path=path, kwargs=kwargs | {"seconds": REPEAT_SEC}, override_timeout_sec=limit
+                import_path="harbortrainer.qualify.repeats:RepeatedVerifier",
+                kwargs={"repeats": repeats, "seconds": REPEAT_SEC},
+                override_timeout_sec=task_config(task).verifier.timeout_sec
+                + (4 * REPEAT_SEC + _SLACK_SEC) / VERIFICATIONS,
             )
         environment = self._environment(task)
         if kind == ORACLE and environment.import_path == ENGINE_ENVIRONMENT:

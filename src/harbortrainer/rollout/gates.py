@@ -10,7 +10,8 @@ from harbortrainer.config import Config
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.conversation import Listener
 from harbortrainer.rollout.slots import Slots
-from harbortrainer.rollout.start_limit import FIRST, StartLimit, most_starts
+
+STARTS, STARTS_PER_CPU = 8, 2  # environments that start at once: beyond the processors' number they only wait
 
 
 class TrialState(StrEnum):
@@ -70,7 +71,7 @@ class Gates:
     """Concurrency limits of a run. A trial holds a container slot throughout, and one of the others at a time."""
 
     containers: Slots
-    starting: StartLimit
+    starting: Slots
     running: Slots
     verifying: Slots
     weights: asyncio.Event  # set: agents may begin
@@ -78,12 +79,12 @@ class Gates:
     @classmethod
     def of(cls, config: Config) -> "Gates":
         """Return the limits that the settings say."""
-        most = most_starts(os.cpu_count() or 1) if config.local_environments else FIRST
+        starts = STARTS_PER_CPU * (os.cpu_count() or 1) if config.local_environments else 0
         weights = asyncio.Event()
         weights.set()
         return cls(
             containers=Slots(n_containers(config)),
-            starting=StartLimit(most),
+            starting=Slots(max(STARTS, starts)),
             running=Slots(config.n_parallel_envs),
             verifying=Slots(config.n_parallel_envs),
             weights=weights,

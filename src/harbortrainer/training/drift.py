@@ -1,39 +1,10 @@
-"""Lines on runs that do not learn: drift, by evaluations and by batches; batches without any reward. Pure."""
+"""Lines on runs that do not learn: drift, by batches; batches without any reward. Pure."""
 
 from collections.abc import Mapping, Sequence
 
 from harbortrainer.commands import command
 
-DRIFT_NATS = 0.2  # growth of kl/start, in nats a token, that should raise the held-out reward
-KL, REWARD, STDERR = "kl/start", "eval/reward_mean", "eval/reward_stderr"
-
-
-def drift_warning(rows: Sequence[Mapping[str, float]]) -> str | None:
-    """Warn when the last row is an evaluation no better than the best before it, and the policy went further.
-
-    Further: `kl/start` grew by more than DRIFT_NATS since. No better: the reward did not rise by more than the last
-    evaluation's standard error. `rows`: of metrics.jsonl, in order; a row without `kl/start` has that of the row
-    before, and the policy before the first step is its start (0).
-    """
-    evaluated: list[tuple[float, float, float, float]] = []  # step, reward, standard error, kl
-    kl = 0.0
-    for row in rows:
-        kl = row.get(KL, kl)
-        if REWARD in row:
-            evaluated.append((row["global_step"], row[REWARD], row.get(STDERR, 0.0), kl))
-    if len(evaluated) < 2 or REWARD not in rows[-1]:
-        return None
-    *earlier, (_, reward, stderr, drift) = evaluated
-    step, best, _, before = max(earlier, key=lambda one: one[1])
-    if drift - before <= DRIFT_NATS or reward - best > stderr:
-        return None
-    return (
-        f"WARNING: the policy drifts without learning: since the evaluation after step {step:.0f} kl/start grew from "
-        f"{before:.2f} to {drift:.2f} nats a token and held-out reward went from {best:.3f} to {reward:.3f} "
-        f"(± {stderr:.3f}); set kl_penalty_coef with kl_reference=start, or lower learning_rate"
-    )
-
-
+KL = "kl/start"
 SILENT_BATCHES = 3
 
 

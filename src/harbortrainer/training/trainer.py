@@ -30,7 +30,7 @@ from harbortrainer.run.metrics import Breakdown, StepUsage, batch_metrics
 from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_trajectory
 from harbortrainer.stopping import Stopped, run_until
 from harbortrainer.tasks.task import Task
-from harbortrainer.training.drift import JUDGED, SILENT_BATCHES, drift_warning, no_signal, worsening
+from harbortrainer.training.drift import JUDGED, SILENT_BATCHES, no_signal, worsening
 from harbortrainer.training.evaluation import Evaluations, HeldOut
 from harbortrainer.training.flow import Flow
 from harbortrainer.training.loop import Loop, LoopParts
@@ -217,9 +217,6 @@ class Terminus2Trainer(Loop[Config]):
         run = functools.partial(self._run_evaluation, step, client, weights)
         measure = functools.partial(self._known_observations, step, client)
         self._rows.log(step, await self._held_out.evaluate(step, run, measure))
-        rows = [row for row in read_lines(self.parts.run.metrics) if row["global_step"] <= step]
-        if (line := drift_warning(rows)) is not None:
-            self.parts.display.say(line)
         if weights is not None:
             self._evaluations.tidy(step)
             await self.parts.checkpoints.prune(self.parts.policy.delete, self._rows.undecided)

@@ -96,14 +96,6 @@ class ContainerSpec:
         return Key(os.environ.get("DOCKER_HOST"), self.labels[RUN_ID], self.networked)
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A container. `seconds`: of its creation and start alone, without a holder that was made for it."""
-
-    id: str
-    seconds: float
-
-
 def container_name(session_id: str) -> str:
     """Return a name that Docker accepts; unique, since the container of an earlier attempt may still exist.
 
@@ -113,7 +105,7 @@ def container_name(session_id: str) -> str:
     return f"ht-{plain[:80]}-{secrets.token_hex(4)}"
 
 
-def start_container(spec: ContainerSpec) -> Started:
+def start_container(spec: ContainerSpec) -> None:
     """Create and start a container; remove it if it does not start.
 
     Raises docker.errors.ImageNotFound, APIError; UserError for a capability that Docker refuses; EnvironmentFault.
@@ -162,10 +154,10 @@ def _start_holder(name: str, spec: ContainerSpec) -> str:
     return _with_network(start)
 
 
-def _start(spec: ContainerSpec, holder: str | None = None) -> Started:
-    client, began = engine(), time.monotonic()
+def _start(spec: ContainerSpec, holder: str | None = None) -> None:
+    client = engine()
     try:
-        created = _create(client, spec, holder)
+        _create(client, spec, holder)
     except APIError as error:
         if spec.cap_add and error.status_code == HTTPStatus.BAD_REQUEST:
             asked = ",".join(spec.cap_add)
@@ -175,11 +167,10 @@ def _start(spec: ContainerSpec, holder: str | None = None) -> Started:
         undo.callback(remove_container, spec.name)
         client.start(spec.name)
         undo.pop_all()
-    return Started(created["Id"], time.monotonic() - began)
 
 
-def _create(client: docker.APIClient, spec: ContainerSpec, holder: str | None) -> dict[str, str]:
-    return client.create_container(
+def _create(client: docker.APIClient, spec: ContainerSpec, holder: str | None) -> None:
+    client.create_container(
         without_volumes(spec.image.reference) if spec.image.volumes else spec.image.reference,
         name=spec.name,
         hostname=None if holder else HOSTNAME,  # the namespace's

@@ -26,7 +26,6 @@ from harbortrainer.docker.box.compose import MAIN, overlay, service_containers
 from harbortrainer.docker.box.container import (
     ROOT,
     ContainerSpec,
-    Started,
     container_ended,
     container_name,
     is_running,
@@ -89,9 +88,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self.container = container_name(self.session_id)
         self.image: images.Image | None = None
         self._given_image: images.Image | None = None
-        self._creation: asyncio.Future[Started] | None = None
-        self.start_seconds: float | None = None  # of the container alone; None = it has not started
-        self.start_disturbed = False  # several removals at once may have made it slow
+        self._creation: asyncio.Future[None] | None = None
         self._spec: ContainerSpec | None = None
         self._shells = Shells(self.container)
         self._files = Files(self.container, self._shells)
@@ -125,7 +122,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         find = partial(images.task_image, self.environment_dir, image_name, prebuilt_only=self._prebuilt_only)
         image = self._given_image or await find(force=force_build)
         await removals().room()
-        with removals().starting() as start:
+        with removals().starting():
             try:
                 await self._create(image)
             except ImageNotFound:  # it was removed since
@@ -137,7 +134,6 @@ class DockerEngineEnvironment(CollectedEnvironment):
             dirs = self._mount_targets(writable_only=True)
             make = self._ensure_dirs_command(dirs) if dirs else "true"
             await self.phases.prepare(image, self._directory(None), make)
-        self.start_disturbed = start.disturbed
         await self._upload_environment_dir_after_start()
 
     async def _create(self, image: images.Image) -> None:
@@ -156,8 +152,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         )
         self._creation = asyncio.ensure_future(call(start_container, self._spec))
         # Cancelled or not, `stop` waits for it and removes the container.
-        started = await asyncio.shield(self._creation)
-        self.start_seconds = started.seconds
+        await asyncio.shield(self._creation)
         if self._spec.has_shell:
             await self._shells.take_first()
 

@@ -39,7 +39,6 @@ class TaskNeeds:
     """What one trial of a task needs; `cpus`, `memory_mb`: 0 = no limit;
 
     `buildkit`: the construct for which the CLI has to build, None = none.
-    `isolated`: some phase must not reach every network.
     """
 
     name: str
@@ -48,7 +47,6 @@ class TaskNeeds:
     memory_mb: int
     compose: bool = False
     buildkit: str | None = None
-    isolated: bool = False
 
 
 @dataclass(slots=True)
@@ -76,7 +74,6 @@ def check_docker(
     needs = [task_needs(task, environment_kwargs, beside_mb) for task in tasks]
     check_memory(needs, n_containers, info["MemTotal"], findings)
     check_cpus(needs, info["NCPU"], findings)
-    check_isolation(needs, findings)
     check_variables(tasks, findings)
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
     if findings.errors:
@@ -197,21 +194,6 @@ def can_buildkit() -> bool:
     return major.isdigit() and int(major) < 23
 
 
-def check_isolation(needs: Sequence[TaskNeeds], findings: Findings) -> None:
-    """Check that the kernel has nftables, by which Harbor's compose environment cuts networks off."""
-    tasks = [task.name for task in needs if task.compose and task.isolated]
-    if not tasks:
-        return
-    from harbor.environments.docker.docker import DockerEnvironment
-
-    if not DockerEnvironment._egress_control_kernel_support():
-        image = DockerEnvironment._EGRESS_CONTROL_KERNEL_PROBE_IMAGE
-        findings.errors.append(
-            f"task {', '.join(tasks)}: network_mode=no-network with a docker-compose.yaml needs nftables in the Docker "
-            f"host's kernel and the image {image}: provide them, or leave the task out"
-        )
-
-
 def check_variables(tasks: Sequence[Path], findings: Findings) -> None:
     """Check that this process has the environment variables that tasks take from it: `${NAME}` without a default."""
     lacking: dict[str, list[str]] = {}
@@ -259,11 +241,11 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
 
     Raises UserError, OSError.
     """
-    agents, others, own_cpus, compose, buildkit, isolated = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
+    agents, others, own_cpus, compose, buildkit = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
     cpus = _override(environment_kwargs, "override_cpus") or own_cpus
     memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, others)
     name = task_dir.name
-    return TaskNeeds(name, task_dir, cpus, int(memory), compose, buildkit=buildkit, isolated=isolated)
+    return TaskNeeds(name, task_dir, cpus, int(memory), compose, buildkit=buildkit)
 
 
 def _stated_needs(task_dir: Path) -> list[Any]:
@@ -275,11 +257,10 @@ def _stated_needs(task_dir: Path) -> list[Any]:
     folder = task_dir / "environment"
     compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():
-        isolated = bool(network_modes(config) - {NetworkMode.PUBLIC})
-        return [*stated, True, None, isolated]
+        return [*stated, True, None]
     built = dockerfile.exists() and not config.environment.docker_image
     feature = buildkit_feature(dockerfile.read_text(errors="replace")) if built else None
-    return [*stated, False, feature, False]
+    return [*stated, False, feature]
 
 
 def network_modes(config: TaskConfig) -> set[NetworkMode]:

@@ -18,8 +18,9 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.errors import BuildError as DockerBuildError
 from docker.utils import parse_repository_tag
+from urllib3.exceptions import ProtocolError
 
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import engine, engine_until
 from harbortrainer.docker.images.steps import in_turn, lock_file, locked
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.errors import one_line
@@ -155,8 +156,8 @@ _used_buildkit: list[str] = []
 def pull(reference: str, stop: threading.Event) -> None:
     """Raises ImageError."""
     try:
-        events = engine().pull(reference, stream=True, decode=True)
-        follow(events, f"cannot pull image {reference}", stop)
+        with engine_until(stop) as client:
+            follow(client.pull(reference, stream=True, decode=True), f"cannot pull image {reference}", stop)
     except APIError as error:
         raise ImageError(f"cannot pull image {reference}: {error.explanation or error}") from error
 
@@ -195,8 +196,8 @@ def _build(
         return
     log: list[str] = []
     try:
-        with in_turn(text, stop) as read:
-            events = engine().build(
+        with in_turn(text, stop) as read, engine_until(stop) as client:
+            events = client.build(
                 path=str(environment_dir),
                 dockerfile=str(dockerfile),
                 tag=reference,
@@ -218,13 +219,16 @@ def follow(events: Iterator[dict[str, Any]], what: str, stop: threading.Event, l
     Raises ImageError with the tail of the log.
     """
     log = [] if log is None else log
-    for event in events:
-        if stop.is_set():
-            raise ImageError(f"{what}: cancelled")
-        if "error" in event:
-            tail = "\n".join("".join(log).rstrip().splitlines()[-_LOG_TAIL_LINES:])
-            raise ImageError(f"{what}: {event['error'].strip()}" + (f"\n{tail}" if tail else ""))
-        log.append(_COLOUR.sub("", event.get("stream", "")))
+    try:
+        for event in events:
+            if stop.is_set():
+                raise ImageError(f"{what}: cancelled")
+            if "error" in event:
+                tail = "\n".join("".join(log).rstrip().splitlines()[-_LOG_TAIL_LINES:])
+                raise ImageError(f"{what}: {event['error'].strip()}" + (f"\n{tail}" if tail else ""))
+            log.append(_COLOUR.sub("", event.get("stream", "")))
+    except ProtocolError as error:  # the connection was cut, by `stop` or by the daemon's end
+        raise ImageError(f"{what}: {'cancelled' if stop.is_set() else f'unexpected EOF ({error})'}") from error
 
 
 def _name_left(log: str) -> None:

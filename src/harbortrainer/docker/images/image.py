@@ -253,7 +253,7 @@ async def _in_thread[R](produce: Callable[[threading.Event], R], limit_sec: floa
     except TimeoutError as error:
         raise LateError(late) from error
     finally:
-        stop.set()  # cancelled or late: a build by the CLI ends now, others at their next line of output
+        stop.set()  # cancelled or late: a build or a pull ends now
 
 
 def task_reference(environment_dir: Path) -> str:

@@ -15,7 +15,7 @@ import requests
 from docker.errors import APIError, DockerException
 from docker.utils import parse_repository_tag
 
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import engine, engine_until
 from harbortrainer.docker.images.builds import FROM, ImageError, bases, follow, pull
 from harbortrainer.errors import UserError, one_line
 
@@ -119,7 +119,8 @@ def share(reference: str, tag: str, stop: threading.Event, made: bool) -> None:
         if made or not _has(there):
             engine().tag(reference, *parse_repository_tag(there))
             try:
-                follow(engine().push(there, stream=True, decode=True), f"cannot push image {there}", stop)
+                with engine_until(stop) as client:
+                    follow(client.push(there, stream=True, decode=True), f"cannot push image {there}", stop)
             finally:
                 with contextlib.suppress(DockerException, requests.RequestException):
                     engine().remove_image(there, noprune=True)

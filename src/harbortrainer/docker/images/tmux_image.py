@@ -11,7 +11,7 @@ from typing import Any
 from docker.errors import APIError
 
 from harbortrainer.docker.box.one_off import one_off
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import engine, engine_until
 from harbortrainer.docker.images.builds import REPOSITORY, ImageError, follow, is_here
 from harbortrainer.docker.images.origins import fetch, share
 from harbortrainer.docker.keeping.ownership import image_labels
@@ -71,10 +71,11 @@ def with_tmux(base: str, run_id: str, stop: threading.Event) -> tuple[str, bool]
         return name, True
     text, marks = _dockerfile(base, config.get("User") or ""), image_labels(_digest(found["Id"]), run_id)
     try:
-        events = engine().build(
-            fileobj=io.BytesIO(text.encode()), tag=name, labels=marks, rm=True, forcerm=True, decode=True
-        )
-        follow(events, "", stop)
+        with engine_until(stop) as client:
+            events = client.build(
+                fileobj=io.BytesIO(text.encode()), tag=name, labels=marks, rm=True, forcerm=True, decode=True
+            )
+            follow(events, "", stop)
     except (APIError, ImageError) as error:
         raise ImageError(f"cannot add tmux to {base}: {_last_line(str(error))}") from error
     share(name, tag, stop, made=False)

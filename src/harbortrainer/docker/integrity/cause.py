@@ -56,11 +56,13 @@ class Verdict:
     """The verdict on a trial's verifications. `unasked`: what a reward depends on although the task does not ask for
     it.
 
-    `again`: further verifications.
+    `again`: further verifications. `installs`: whether one that could not install can in a container that no agent
+    touched; None = that was not tried.
     """
 
     unasked: tuple[str, ...] = ()
     again: int = 0
+    installs: bool | None = None
 
 
 @dataclass(frozen=True)

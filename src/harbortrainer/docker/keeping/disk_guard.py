@@ -19,8 +19,7 @@ from harbortrainer.docker.keeping.ownership import TRIAL, running
 GIB = 1024**3
 LEAST_RESERVE, MOST_RESERVE, RESERVE_SHARE = 2 * GIB, 8 * GIB, 0.05
 NOTABLE_SHARE = 1 / 8  # of the reserve: a container with less is not to blame
-EVERY_SEC = 2.0  # between two checks
-FASTEST_SEC = 0.1
+EVERY_SEC = 0.5  # between two checks
 COUNTING_PAUSES = 4  # times as long as the daemon has counted
 QUIET_SEC = 60.0  # between two warnings that no container of the run is to blame
 _PROJECT = "com.docker.compose.project"
@@ -68,7 +67,6 @@ class DiskGuard:
         """`read` blocks; None = not known."""
         self._run_id, self._read = run_id, read
         self._reserve: int | None = None  # until the first check that succeeds
-        self._before: tuple[float, int] | None = None  # clock time and free bytes of the last check
         self._warned = -QUIET_SEC
 
     def watch(self, closed: threading.Event) -> None:
@@ -90,18 +88,8 @@ class DiskGuard:
             self._reserve = reserve_of(space)
         began = time.monotonic()
         if space.free < self._reserve and self._end_biggest(space.free):
-            self._before = None
             return 0.0
-        return max(self._pause(space.free), COUNTING_PAUSES * (time.monotonic() - began))
-
-    def _pause(self, free: int) -> float:
-        """Seconds: half the time until the reserve would be reached at the present rate, within limits."""
-        now, before = time.monotonic(), self._before
-        self._before = now, free
-        if before is None or free >= before[1] or self._reserve is None:
-            return EVERY_SEC
-        rate = (before[1] - free) / max(now - before[0], 1e-3)
-        return min(max((free - self._reserve) / rate / 2, FASTEST_SEC), EVERY_SEC)
+        return max(EVERY_SEC, COUNTING_PAUSES * (time.monotonic() - began))
 
     def _end_biggest(self, free: int) -> bool:
         assert self._reserve is not None

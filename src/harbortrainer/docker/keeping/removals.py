@@ -9,19 +9,10 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 AT_ONCE = 4  # removals; on every machine that was measured more of them do not end sooner
 LEAST_ENDED = 8
-
-
-@dataclass(slots=True)
-class Start:
-    """A container's. `disturbed`, at its end: several removals at once may have made it slow."""
-
-    rushes: int
-    disturbed: bool
 
 
 class Removals:
@@ -34,7 +25,6 @@ class Removals:
         self._most = most
         self._starting = 0
         self._removing = 0
-        self._rushes = 0  # removals that did not wait for the end of the one before although containers started
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._changed = asyncio.Event()
         self.given_up = asyncio.Event()  # no refused removal waits for another try any more
@@ -45,20 +35,18 @@ class Removals:
         return len(self._waiting) + self._removing
 
     async def room(self) -> None:
-        """Return when a container may start; call it before the start is timed."""
+        """Return when a container may start."""
         while self.ended >= self._most:
             self._changed.clear()
             await self._changed.wait()
 
     @contextmanager
-    def starting(self) -> Iterator["Start"]:
-        """Yield a start is under way in the block."""
-        start = Start(self._rushes, disturbed=self._removing > 1)
+    def starting(self) -> Iterator[None]:
+        """Count a start as under way in the block."""
         self._starting += 1
         try:
-            yield start
+            yield
         finally:
-            start.disturbed = start.disturbed or self._rushes > start.rushes
             self._starting -= 1
             self._grant()
 
@@ -83,7 +71,6 @@ class Removals:
         granted = [turn for turn in self._waiting if not turn.done()][: max(0, self._at_once() - self._removing)]
         for turn in granted:
             self._waiting.remove(turn)
-            self._rushes += self._starting > 0 and self._removing > 0
             self._removing += 1
             turn.set_result(None)
 

@@ -36,6 +36,7 @@ from harbortrainer.errors import EnvironmentFault, UserError, one_line
 from harbortrainer.harbor import boundary
 from harbortrainer.venues.harbor import depends
 from harbortrainer.venues.harbor.depends import Depends
+from harbortrainer.venues.harbor.install import failed_install
 from harbortrainer.venues.harbor.outcome import read_reward
 from harbortrainer.venues.harbor.reward_files import SafeVerifier
 
@@ -84,8 +85,10 @@ class GradingVerifier(SafeVerifier):
             _log.warning(
                 "%s: verification broke, as it does not without the agent: reward 0 (%s)", *_brief(self, error)
             )
+            await self._judge_install(again)
             return VerifierResult(rewards={"reward": 0.0})
         if (reward := _reward(first)) <= 0:
+            await self._judge_install(again)
             return first
         if not again.is_whole:
             environment.verdict.unasked += (f"more than {MOST_CHANGES:,} changes",)
@@ -104,6 +107,17 @@ class GradingVerifier(SafeVerifier):
             return VerifierResult(rewards={"reward": max(without, 0.0)})
         environment.verdict.unasked += tuple(causes.names)
         return first
+
+    async def _judge_install(self, again: Again) -> None:
+        """Find out whether verification that could not install can in a container that no agent touched."""
+        task, environment = self.task.paths.task_dir, self.environment
+        assert isinstance(environment, DockerEngineEnvironment)
+        if not await asyncio.to_thread(failed_install, task, self.trial_paths.trial_dir):
+            return
+        async with again.fresh(None) as place:
+            ends = await self._measured(contextlib.nullcontext(place)) > -math.inf
+            installs = ends and not await asyncio.to_thread(failed_install, task, place.paths.trial_dir)
+        environment.verdict.installs = installs and environment.verdict.installs is not False
 
     async def _without(self, again: Again, causes: Causes) -> float:
         """The reward without the causes, in a fresh container; in this one if it has services that the task asks for.

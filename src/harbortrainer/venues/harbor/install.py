@@ -21,7 +21,7 @@ _MOST = 65536  # bytes of a verifier's output that are read, of its beginning an
 _FAILED = re.compile(
     r"^(E: (?:Unable to (?:locate package|fetch)|Failed to fetch|Package .* has no installation candidate).*"
     r"|W: Failed to fetch.*|Err:\d+ .*|.*Temporary failure (?:resolving|in name resolution).*|.*NewConnectionError.*"
-    r"|curl: \((?:5|6|7|28|35|52|56|60)\) .*|wget: (?:unable to resolve|bad address).*"
+    r"|curl: \((?:5|6|7|22|28|35|52|56|60)\) .*|wget: (?:unable to resolve|bad address).*"
     r"|.*failed: (?:Name or service not known|Connection refused|Connection timed out|Network is unreachable).*"
     r"|ERROR: (?:Could not find a version|No matching distribution|unable to select packages).*"
     r"|error: (?:Request failed|Failed to fetch|error sending request).*|.*failed to lookup address information.*"
@@ -46,7 +46,8 @@ def failed_install(task: Path, trial: Path) -> str:
 
     For trials that earned nothing. The signs, all of them: a script that installs something, an installer's error in
     its output, then a missing program or module that the script installs (or uv, which runs the tests, unable to
-    fetch them), and no trace of a test that ran. A policy can cause them: `verifier_network` decides who is at fault.
+    fetch them), and no trace of a test that ran. A policy can cause them: a
+    verification without its work decides who is at fault.
     """
     wanted = _installed("\n".join(code(file) for file in scripts(task)))
     found = (_diagnose(output, wanted) for output in outputs(trial)) if wanted else iter(())

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from harbortrainer.docker.daemon import Daemon
+from harbortrainer.docker.integrity.cause import Verdict
 from harbortrainer.docker.keeping.removals import removals
 from harbortrainer.harbor import boundary
 from harbortrainer.policy.clock import Clock
@@ -54,7 +55,6 @@ class Phases:
         self._reserve = min(trial.task.config.verifier.timeout_sec + VERIFIER_SLACK_SEC, limit_sec / 4)
         self._held: Slots | None = None
         self._lent = 0.0  # seconds beyond the trial's limit, for verifications alone
-        self._started = 0.0  # when it could start, with a slot among the starting
         self._n_agent_phases = 0
         trial.add_hook(TrialEvent.ENVIRONMENT_START, self._before_start)
         trial.add_hook(TrialEvent.AGENT_START, self._before_agent)
@@ -72,14 +72,11 @@ class Phases:
         await self._wait(self._daemon.ready())
         await self._enter(self._gates.starting)
         await self._wait(removals().room())
-        self._started = time.monotonic()
         self._observed.moved(TrialState.STARTING)
 
     @boundary
     async def _before_agent(self, _: object) -> None:
-        if self._held is self._gates.starting:
-            self._held = None
-            self._release_start()
+        self.leave()
         if not self._gates.weights.is_set():
             self._observed.moved(TrialState.WAITING)
             await self._wait(self._gates.weights.wait())
@@ -102,13 +99,6 @@ class Phases:
         ends = [] if due is None else [due - self._reserve]
         ends += [] if own is None else [asyncio.get_running_loop().time() + own]
         return min(ends, default=None)
-
-    def _release_start(self) -> None:
-        """Image and terminal are part of the time since it got its slot, so a container's own time counts."""
-        if (environment := self._engine_environment()) and environment.start_seconds is not None:
-            self._gates.starting.release(environment.start_seconds, disturbed=environment.start_disturbed)
-        else:
-            self._gates.starting.release(time.monotonic() - self._started)
 
     @boundary
     async def _after_agent(self, _: object) -> None:
@@ -138,10 +128,10 @@ class Phases:
             raise RuntimeError(environment.lost)
 
     @property
-    def unasked(self) -> tuple[str, ...]:
-        """What the reward depends on although the task does not ask for it."""
+    def verdict(self) -> Verdict:
+        """What verifications said besides the reward."""
         environment = self._engine_environment()
-        return environment.verdict.unasked if environment else ()
+        return environment.verdict if environment else Verdict()
 
     def _collected_environment(self) -> "CollectedEnvironment | None":
         from harbortrainer.docker.box.artifacts import CollectedEnvironment

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.keeping import cleaning
 from harbortrainer.docker.keeping.disk_guard import eviction_reason
-from harbortrainer.docker.network.reach import NetworkCheck
 from harbortrainer.durable.disk import disk_errors, refuse, require_writable
 from harbortrainer.harbor import MODE, forget_loggers, hasten_task_files, noting, raise_noted
 from harbortrainer.learning.agents import of_trial
@@ -32,7 +31,6 @@ from harbortrainer.venues.harbor.install import failed_install
 from harbortrainer.venues.harbor.outcome import Verdict, classify, recorded
 from harbortrainer.venues.harbor.phases import Phases
 from harbortrainer.venues.harbor.program import program_of
-from harbortrainer.venues.harbor.verifier_network import Check, is_networks_fault
 
 if TYPE_CHECKING:  # slow to import
     from harbor.models.trial.config import AgentConfig, TrialConfig
@@ -61,7 +59,6 @@ class LocalHost(FleetHost):
     daemon: Daemon
     new_trial: NewTrial = new_trial
     agents: AgentService | None = None  # None = Terminus-2, in this process
-    check_network: Check = field(default_factory=NetworkCheck)
 
     @property
     def places(self) -> int:
@@ -162,26 +159,26 @@ async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
         raise_noted(fault, noted, request.trials_dir / request.name)
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
     verdict = policy.classify(result) if isinstance(policy, AgentSession) else classify(result, policy)
-    if verdict[2] is not None and phases.unasked:
-        verdict = Outcome.UNASKED, unasked(phases.unasked), None
+    if verdict[2] is not None and phases.verdict.unasked:
+        verdict = Outcome.UNASKED, unasked(phases.verdict.unasked), None
     if verdict[2] is not None and verdict[2] <= 0:  # earned by the policy, or because the tests could not be installed
-        verdict = await _install_verdict(request, host, verdict)
+        verdict = await _install_verdict(request, phases.verdict.installs, verdict)
     if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
     return _Ran(verdict, stage_times(result, answering(policy).turns) | times)
 
 
-async def _install_verdict(request: TrialRequest, host: LocalHost, graded: Verdict) -> Verdict:
-    """`graded`, unless the verifier could not install what it runs because the network failed."""
-    folder = request.trials_dir / request.name
-    cause = await asyncio.to_thread(failed_install, folder_of(request.task), folder)
+async def _install_verdict(request: TrialRequest, installs: bool | None, graded: Verdict) -> Verdict:
+    """`graded`, unless the verifier could not install what it runs.
+
+    `installs`: whether it can in a container that no agent touched, so that the policy is at fault.
+    """
+    cause = await asyncio.to_thread(failed_install, folder_of(request.task), request.trials_dir / request.name)
     if not cause:
         return graded
-    if host.parts.config.environment_type != "docker":  # whose network cannot be tried from outside of the trial
-        return Outcome.VERIFIER_ERROR, cause, None
-    if await is_networks_fault(folder_of(request.task), folder, host.check_network, host.parts.run_id):
-        return Outcome.VERIFIER_ERROR, cause, None
-    return graded[0], f"{cause}; not the network's fault, so the grade stands", graded[2]
+    if installs:
+        return graded[0], f"{cause}; without the agent's work it could, so the grade stands", graded[2]
+    return Outcome.VERIFIER_ERROR, cause, None
 
 
 def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "TrialConfig":
