@@ -1,6 +1,7 @@
 """Batches of real trials: groups, retries, an interrupted batch that goes on."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,5 @@ async def test_an_interrupted_batch_goes_on_with_what_was_missing(tmp_path: Path
     await rollouts.aclose()
     assert groups[0].rewards_G == (1.0,) * 6
     assert before.isdisjoint(rerun) and len(before) + len(rerun) == 6
+    stored = json.loads((folder / "result.json").read_text())
+    assert stored["stats"]["n_completed_trials"] == 6 and stored["stats"]["n_cancelled_trials"] == 0
