@@ -1,4 +1,4 @@
-"""Harbor beside its trials: keeps the types of faults, quiets its log, imports it without litellm."""
+"""Harbor beside its trials: keeps the types of faults, quiets its log, imports it without litellm, writes job files."""
 
 import contextlib
 import functools
@@ -6,15 +6,19 @@ import importlib
 import logging
 import os
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AsyncContextDecorator, contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, override
 
 from harbortrainer.durable.disk import refuse
+from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError, raised_here
 
 if TYPE_CHECKING:
@@ -190,3 +194,43 @@ def _is_plain(task: Path, rules: str) -> bool:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
     return True
+
+
+def write_job_files(trials_dir: Path, n_total_trials: int) -> None:
+    """Write a job's files over the trials on disk; `n_total_trials`: how many the batch has. Raises DiskFault.
+
+    The job's reward is the mean over graded trials; Harbor's own counts ungraded ones as 0.
+    """
+    from harbor.models.job.config import JobConfig
+    from harbor.models.job.result import JobResult, JobStats
+    from harbor.models.trial.result import TrialResult
+    from pydantic import ValidationError
+
+    if not trials_dir.is_dir():  # its run was ended before a trial began
+        return
+    results: list[TrialResult] = []
+    for path in sorted(trials_dir.glob("*/result.json")):
+        try:
+            results.append(TrialResult.model_validate_json(path.read_bytes()))
+        except ValidationError:  # incomplete, since an earlier process was killed; its trial runs again
+            continue
+    now = datetime.now(UTC)
+    config = JobConfig(
+        job_name=trials_dir.name,
+        jobs_dir=trials_dir.parent,
+        agents=[r.config.agent.model_copy(update={"kwargs": {}, "name": r.agent_info.name}) for r in results[:1]],
+        tasks=list({result.config.task.path: result.config.task for result in results}.values()),
+    )
+    result = JobResult(
+        id=uuid.uuid5(uuid.NAMESPACE_URL, str(trials_dir.resolve())),
+        started_at=min((r.started_at for r in results if r.started_at), default=now),
+        updated_at=now,
+        finished_at=now,
+        n_total_trials=n_total_trials,
+        stats=JobStats.from_trial_results(results, n_total_trials=n_total_trials),
+    )
+    for evaluated in result.stats.evals.values():
+        rewards = [value for value, trials in evaluated.reward_stats.get("reward", {}).items() for _ in trials]
+        evaluated.metrics = [{"mean": fmean(rewards)}] if rewards else []
+    replace_text(trials_dir / "config.json", config.model_dump_json(indent=2, exclude_defaults=True))
+    replace_text(trials_dir / "result.json", result.model_dump_json(indent=2, exclude={"trial_results"}))

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
+from harbor.viewer import create_app
 
 from harbortrainer.cli.main import main
 from harbortrainer.docker.keeping.cleaning import tidy
@@ -74,6 +76,7 @@ def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):
     assert steps[-2:] == [2, 3] and len(steps) <= 3, "the newest two, and the best"
     trial = whole_run / "rollouts" / "step_000000" / "s000000-p00-g00"
     assert (trial / "result.json").is_file() and (trial / "agent" / "trajectory.json").is_file()
+    assert (trial.parent / "config.json").is_file() and (trial.parent / "result.json").is_file()
     assert list((whole_run / "wandb").glob("offline-run-*"))
     trained = [record for record in read_lines(whole_run / "ledger.jsonl") if record["event"] == "trained"]
     for record in trained:
@@ -84,6 +87,32 @@ def test_whole_run_leaves_its_files_and_nothing_else(whole_run: Path):
             assert len(ratios) == sum(len(turn.completion_tokens_T) for turn in stored[name].turns)
     assert main(["replay", str(whole_run)]) == 0, "not the datums that were sent"
     assert containers(whole_run) == []
+
+
+def test_harbors_viewer_shows_the_run(whole_run: Path):
+    """Jobs with their mean reward, trials with theirs, trajectories, verifier output: by the viewer's own program."""
+    viewer = TestClient(create_app(whole_run / "rollouts", mode="jobs"))
+
+    def shown(path: str) -> Any:
+        answer = viewer.get(f"/api/jobs{path}", params={"page_size": 100})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    jobs = {job["name"]: job for job in shown("")["items"]}
+    assert sorted(jobs) == ["eval_000000", "eval_000003", "step_000000", "step_000001", "step_000002"]
+    for row in read_lines(whole_run / "metrics.jsonl")[1:]:
+        job = jobs[f"step_{row['global_step'] - 1:06d}"]
+        [evaluated] = job["evals"].values()
+        assert evaluated["metrics"] == [{"mean": pytest.approx(row["reward/mean"])}]
+        assert job["agents"] == ["terminus-2"] and job["n_total_trials"] == job["n_completed_trials"] == 8
+        trials = shown(f"/{job['name']}/trials")["items"]
+        stored = read_batch(whole_run / "trajectories" / job["name"])
+        assert {trial["name"]: trial["reward"] for trial in trials} == {n: t.reward for n, t in stored.items()}
+    assert sum(task["n_trials"] for task in shown("/step_000000/tasks")["items"]) == 8
+    trial = "/step_000000/trials/s000000-p00-g00"
+    assert [step["source"] for step in shown(f"{trial}/trajectory")["steps"]][:2] == ["user", "agent"]
+    assert shown(f"{trial}/verifier-output")["stdout"] is not None
+    assert {"agent/trajectory.json", "result.json"} <= {file["path"] for file in shown(f"{trial}/files")}
 
 
 def test_the_run_records_what_it_really_trained_with(whole_run: Path):

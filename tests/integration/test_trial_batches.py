@@ -1,4 +1,4 @@
-"""Batches of real trials: groups, retries, an interrupted batch that goes on."""
+"""Batches of real trials: groups, retries, an interrupted batch that goes on, and what `harbor view` reads."""
 
 import asyncio
 import json
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harbor.viewer.scanner import JobScanner
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
@@ -29,7 +30,7 @@ def by_turn(request: Request, client: ScriptedClient) -> str:
     return SOLVE[min(said, 2)]
 
 
-async def test_groups_of_two_tasks(tmp_path: Path) -> None:
+async def test_groups_of_two_tasks_and_the_viewers_files(tmp_path: Path) -> None:
     solved = make_task(tmp_path / "tasks", name="a")
     unsolved = make_task(tmp_path / "tasks", name="b", test="echo 0.25 > /logs/verifier/reward.txt\n")
     rollouts, client = made(lambda request: by_turn(request, client))
@@ -41,7 +42,12 @@ async def test_groups_of_two_tasks(tmp_path: Path) -> None:
     await rollouts.aclose()
     assert [group.rewards_G for group in groups] == [(1.0,) * 3, (0.25,) * 3]
     assert len(finished) == 6 and {request.temperature for request in client.requests} == {0.5}
-    assert sorted(file.parent.name for file in folder.glob("*/result.json")) == sorted(t.trial_name for t in finished)
+    scanner = JobScanner(folder.parent)
+    assert scanner.list_jobs() == ["step_000003"]
+    assert sorted(scanner.list_trials("step_000003")) == sorted(t.trial_name for t in finished)
+    config, result = scanner.get_job_config("step_000003"), scanner.get_job_result("step_000003")
+    assert config is not None and result is not None
+    assert (result.n_total_trials, result.stats.n_completed_trials, result.stats.n_errored_trials) == (6, 6, 0)
 
 
 async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(

@@ -169,6 +169,7 @@ class FakeRollouts:
     def release_agents(self) -> None:
         self.agents.set()
 
+    def write_job(self, *_: Any) -> None: ...
     def refuse_all_lost(self, _: Any) -> None: ...
 
     def _trial(self, name: str, task: Task, member: int) -> Trajectory:

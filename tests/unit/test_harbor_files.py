@@ -50,3 +50,8 @@ def test_a_link_out_of_the_task_is_still_refused(tmp_path: Path) -> None:
     (task / "tests" / "data" / "link").symlink_to(tmp_path)
     with pytest.raises(ValueError, match="Input paths must stay within the task"):
         Task(task)
+
+
+def test_a_batch_that_ends_before_its_first_trial_has_no_files(tmp_path: Path) -> None:
+    harbor.write_job_files(tmp_path / "step_000000", 8)
+    assert not list(tmp_path.iterdir())

@@ -200,7 +200,10 @@ class Rollouts:
                     return self.unsupplied(request, lacking)
                 return await self.run_group(request, patience)
 
-        groups_P = await _gather(map(run, requests))
+        try:
+            groups_P = await _gather(map(run, requests))
+        finally:
+            await asyncio.to_thread(self.write_job, trials_dir, len(tasks_P) * group_size)
         if self._stop.asked:
             raise Stopped(self._stop.why)
         self.refuse_all_lost(groups_P)
@@ -240,6 +243,11 @@ class Rollouts:
 
     def release_agents(self) -> None:
         self._settings.gates.weights.set()
+
+    def write_job(self, trials_dir: Path, n_trials: int) -> None:
+        """Write the venues' files of a batch with `n_trials` trials over those on disk. Blocks. Raises DiskFault."""
+        for room in tuple(self._rooms.values()):
+            room.close_batch(trials_dir, n_trials)
 
     def patience(self) -> Patience:
         """Make the patience with one batch: twice the trials that may run at once, on all hosts that have joined."""

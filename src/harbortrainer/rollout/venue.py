@@ -147,6 +147,9 @@ class Room(Protocol):
         """Of its hosts now, by name of docs/metrics.md."""
         return {}
 
+    def close_batch(self, trials_dir: Path, n_trials: int) -> None:
+        """Write the files of a whole batch over its trials. Blocks. Raises DiskFault."""
+
     async def aclose(self) -> None:
         """Close at the end of a run, before the block of `prepared` ends."""
 

@@ -55,6 +55,7 @@ class Flow:
         self._patience = rollouts.patience()
         self._complete: dict[GroupSlot, TrajectoryGroup] = {}
         self._running: dict[GroupSlot, int] = {}  # trials that have not ended
+        self._groups_left: dict[int, int] = {}  # of each batch that began
         self._begun: dict[GroupSlot, int] = {}  # of an earlier process: the oldest weights of their finished trials
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts = False  # whether groups are being started
@@ -73,6 +74,8 @@ class Flow:
     async def __aexit__(self, *_: object) -> None:
         await cancel_all([*self._tasks])
         self._rollouts.release_agents()
+        for batch in self._groups_left:
+            await self._write_job(batch)
 
     async def batch(self, step: int) -> list[TrajectoryGroup]:
         """Return the groups that `step` trains on, in the order of tasks, once their trials have ended.
@@ -180,6 +183,7 @@ class Flow:
         self._running[place] = 1
         request = await asyncio.to_thread(self._request, place)
         self._tasks_of[place] = request.task.name
+        self._groups_left.setdefault(place.batch, self._groups(place.batch))
         self._running[place] = request.size - len({TrialName.parse(name).first for name in request.done})
         self._spawn(self._run_group(request, place, group))
 
@@ -195,6 +199,10 @@ class Flow:
         config = self._schedule.at(self._pace.step).config
         self._pace.finish(group, constant=bool(self._spare) and not has_signal(result, config))
         self._changed.set()
+        self._groups_left[place.batch] -= 1
+        if not self._groups_left[place.batch]:
+            del self._groups_left[place.batch]
+            await self._write_job(place.batch)
 
     async def _run_supplied(self, request: GroupRequest, place: GroupSlot) -> TrajectoryGroup:
         """The group once its task's images are made; where they cannot be, or its first prompt is too long, the next
@@ -232,6 +240,10 @@ class Flow:
         failure = asyncio.CancelledError() if task.cancelled() else task.exception()
         self._failure = self._failure or failure
         self._changed.set()
+
+    async def _write_job(self, batch: int) -> None:
+        trials = self._groups(batch) * self._schedule.at(batch).config.group_size
+        await asyncio.to_thread(self._rollouts.write_job, self._run.batch("step", batch), trials)
 
     def _find_begun(self) -> dict[GroupSlot, int]:
         """Groups with trials on disk that no step was composed of, and the oldest weights of these. Blocks."""

@@ -7,13 +7,14 @@ import pkgutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from pathlib import Path
 
 from harbortrainer.config import Config
 from harbortrainer.docker.checks.host import EnvironmentHost as Docker
 from harbortrainer.docker.checks.host import cleaned, maker
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.images.supply import ImageSupply, builds_at_once
-from harbortrainer.harbor import quiet_harbor_log
+from harbortrainer.harbor import quiet_harbor_log, write_job_files
 from harbortrainer.learning.agents import by_agent
 from harbortrainer.rollout.fleet import Cluster, Fleet, FleetHost
 from harbortrainer.rollout.gates import UNOBSERVED
@@ -92,6 +93,9 @@ class HarborRoom:
     def supplied(self, task: Task) -> AbstractAsyncContextManager[str]:
         """Return the task's images; hosts of a cluster make their own, all of them when they join."""
         return contextlib.nullcontext("") if self._supply is None else self._supply.supplied(folder_of(task))
+
+    def close_batch(self, trials_dir: Path, n_trials: int) -> None:
+        write_job_files(trials_dir, n_trials)
 
     async def aclose(self) -> None:
         """Wait for what the trials leave on their hosts. Safe to repeat."""
