@@ -15,7 +15,6 @@ import pytest
 from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.models.agent.context import AgentContext
 
-from harbortrainer.docker.box import listener
 from harbortrainer.docker.box.artifacts import CollectedEnvironment
 from harbortrainer.docker.box.listener import NoPython, ShutOut
 from harbortrainer.errors import UserError
@@ -25,6 +24,7 @@ from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.quarantine import UNANSWERED
 from harbortrainer.venues.harbor import agent_session, installed
 from harbortrainer.venues.harbor.agent_session import LAST_OUTPUT, AgentSession
+from tests.support.fake_engine import use_engine
 from tests.support.tools import TOOLS
 from tests.support.wire_parts import exchange_of
 
@@ -222,7 +222,7 @@ async def test_a_daemon_behind_a_forwarded_socket_is_reached_through_the_relay(
         "State": {"Pid": os.getpid() if used else 2**30},
         "HostnamePath": "/var/lib/docker/containers/0123/hostname",
     }
-    monkeypatch.setattr(listener, "engine", lambda: SimpleNamespace(inspect_container=lambda _: state))
+    use_engine(monkeypatch, SimpleNamespace(inspect_container=lambda _: state))
     monkeypatch.setattr(agent_session, "listener_problem", lambda: "")
     opened: list[str] = []
 
