@@ -168,7 +168,6 @@ def test_what_harbor_reads_of_an_agents_log_can_be_stored(
 async def test_an_agents_own_clean_up_takes_no_time_of_its_trial_and_no_cancellation(
     cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed, "GRACE_SEC", 0.01)
     monkeypatch.setattr(installed, "CLEAN_SEC", 1000 if cancelled else 0.01)
     ended, cleans = session(TURN, stop_reason=""), asyncio.Event()
     ended.exchange.end("max_turns")
@@ -204,7 +203,6 @@ async def test_a_container_in_which_no_command_runs_any_more_is_graded_while_it_
         raise RuntimeError("no shell in container c")
 
     monkeypatch.setattr(Harbors, "run", run)
-    monkeypatch.setattr(installed, "GRACE_SEC", 0.01)
     agent = object.__new__(type("Trained", (installed._Trainable, Harbors), {}))
     agent._session = ended = session(TURN, stop_reason="")
     place: Any = Place

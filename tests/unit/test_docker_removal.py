@@ -23,8 +23,6 @@ class Daemon(FakeEngine):
         self.asked = 0
         self._answers, self._dead = answers, dead
         use_engine(monkeypatch, self)
-        monkeypatch.setattr(cleaning, "FIRST_PAUSE_SEC", 0.001)
-        monkeypatch.setattr(cleaning, "LONGEST_PAUSE_SEC", 0.002)
 
     def containers(self, **_: Any) -> list[dict[str, Any]]:
         dead = ownership.labels("r") | {cleaning.PID: "999999:1"}

@@ -49,12 +49,6 @@ def llm_of(policy: RemotePolicy, **options: Any) -> tuple[TinkerLLM, PolicySampl
         return TinkerLLM(own, policy.template, **settings | options), sampler
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harbortrainer.other_models.remote_policy.FIRST_PAUSE_SEC", 0.01)
-    monkeypatch.setattr("harbortrainer.other_models.remote_policy.LONGEST_PAUSE_SEC", 0.02)
-
-
 async def test_the_endpoint_gets_messages_and_the_trial_keeps_ids_of_the_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

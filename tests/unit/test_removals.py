@@ -141,7 +141,6 @@ async def test_containers_that_the_daemon_refuses_to_remove_hold_no_start_up(mon
             removed.append(name)
 
     use_engine(monkeypatch, Refusing())
-    monkeypatch.setattr(cleaning, "FIRST_PAUSE_SEC", 0.01)
     names = [f"c{i}" for i in range(3 * most_ended(64))]
     told: list[str] = []
     with removals().starting():
