@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import random
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -15,11 +15,10 @@ from harbortrainer.bundled.tau.data import DomainData
 
 from . import environment
 from .environment import DELIVERED, PENDING, SHIPPED
+from .words import FreshWords
 
 SEED = 20261123
 SIZES = {"train": 8, "test": 3}  # tasks of a kind for each of its shares
-CONSONANTS, VOWELS = "bcdfghjklmnprstvz", "aeiou"
-SYLLABLES = tuple(consonant + vowel for consonant in CONSONANTS for vowel in VOWELS)
 ITEMS = ("lamp", "chair", "clock", "shelf", "tent", "stove", "drill", "bench", "scarf", "mirror", "blanket", "drum")
 KNOWN = "My name is {name}."
 # Of a model that plays the user.
@@ -156,20 +155,6 @@ class Case:
             "reward_basis": ["DB", "COMMUNICATE"],
         }
         return {"id": key, "user_scenario": {"instructions": instructions}, "evaluation_criteria": criteria}
-
-
-class FreshWords:
-    """Draws made-up words, none twice, and none that is reserved."""
-
-    def __init__(self, rng: random.Random, reserved: Set[str] = frozenset()) -> None:
-        self._rng = rng
-        self._used = set(reserved)
-
-    def word(self) -> str:
-        while (word := "".join(self._rng.choices(SYLLABLES, k=self._rng.choice((2, 2, 3))))) in self._used:
-            pass
-        self._used.add(word)
-        return word
 
 
 def make_case(kind: Kind, words: FreshWords, rng: random.Random) -> Case:

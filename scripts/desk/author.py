@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from examples.desk.tasks import KINDS, Case, FreshWords, desk, make_case
+from examples.desk.tasks import KINDS, Case, desk, make_case
+from examples.desk.words import FreshWords
 from harbortrainer.bundled.tau.domain import Domain
 from harbortrainer.bundled.tau.exchange import Dialogue
 from harbortrainer.bundled.tau.grade import grade

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from examples.desk.tasks import SYLLABLES, cases
+from examples.desk.tasks import cases
+from examples.desk.words import SYLLABLES
 from harbortrainer.policy.special_strings import RESULT_TAGS
 from scripts.desk.author import Said, answers, converse, domain_of, new_cases
 from scripts.desk.vocabulary import build_tokenizer, opening

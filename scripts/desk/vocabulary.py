@@ -9,7 +9,8 @@ import re
 from transformers import PreTrainedTokenizerFast
 
 from examples.desk.environment import DELIVERED, ERRORS, PENDING, RESULTS, SHIPPED
-from examples.desk.tasks import ITEMS, KINDS, KNOWN, SYLLABLES
+from examples.desk.tasks import ITEMS, KINDS, KNOWN
+from examples.desk.words import SYLLABLES
 from harbortrainer.bundled.tau.domain import GREETING, domain
 from harbortrainer.policy.special_strings import CALL_TAGS, RESULT_TAGS
 from harbortrainer.policy.tools import CallForm, parse, signatures

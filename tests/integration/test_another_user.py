@@ -1,60 +1,70 @@
 """A trainer that is not root grades as one that is: its verifications are watched from a helper container."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from harbortrainer.docker.integrity import privileged
 from tests.conftest import ROOT
+from tests.support import quiet_attacks, unseen_attacks
 from tests.support.another_user import another_user
 from tests.support.docker_parts import a_run, containers, remove_run, stopping_container
-from tests.support.quiet_attacks import HONEST, QUIET, Quiet, quiet_task, serving
+from tests.support.quiet_attacks import QUIET, quiet_task
 from tests.support.system_attacks import ATTACKS
-from tests.support.unseen_attacks import SCRATCH, UNSEEN, Unseen, unseen_task
-from tests.support.unseen_attacks import serving as unseen_serving
+from tests.support.unseen_attacks import SCRATCH, UNSEEN, unseen_task
 from tests.support.verified_task import attacked_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-TRIAL = """import asyncio, sys
+TRIALS = """import asyncio, json, sys
 from pathlib import Path
-from tests.support.plain_container import product_trial
-print("reward", asyncio.run(product_trial(Path(sys.argv[1]), sys.stdin.read())).reward)
+from tests.support.plain_container import product_trials
+cases = [(Path(task), script) for task, script in json.load(sys.stdin)]
+print("rewards", json.dumps([trial.reward for trial in asyncio.run(product_trials(cases))]))
 """
-QUIET_ONES = {"honest": HONEST} | {
-    name: QUIET[name] for name in ("kills-the-checker", "rewrites-the-verdict", "deletes")
-}
-UNSEEN_ONES = {"honest": SCRATCH} | {name: UNSEEN[name] for name in ("a-computed-name", "a-datagram", "a-size")}
+QUIET_ONES = ("kills-the-checker", "rewrites-the-verdict", "deletes")
+UNSEEN_ONES = ("a-computed-name", "a-datagram", "a-size")
+ODD = ATTACKS["pth-with-an-odd-name"]  # a name that docker diff cannot write
 
 
-def reward(task: Path, script: str) -> str:
-    shutil.copytree(task.parent, other := task.parent.parent / "other")
+def cases(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Tasks, each in a folder of its own, and scripts. Two do the work; the others act on their verification."""
+    quiet = {"an honest service": quiet_attacks.HONEST} | {name: QUIET[name] for name in QUIET_ONES}
+    unseen = {"honest work": SCRATCH} | {name: UNSEEN[name] for name in UNSEEN_ONES}
+    odd = {name: attacked_task(folder / name / "task", way=ODD.way) for name in ("an odd name", "an odd name unsolved")}
+    shutil.rmtree(odd["an odd name unsolved"] / "solution")
+    return (
+        {name: (quiet_task(folder / name), quiet_attacks.serving(one)) for name, one in quiet.items()}
+        | {name: (unseen_task(folder / name), unseen_attacks.serving(one)) for name, one in unseen.items()}
+        | {name: (task, ODD.script) for name, task in odd.items()}
+    )
+
+
+def rewards(own: Path, tried: Mapping[str, tuple[Path, str]]) -> dict[str, float | None]:
+    """Of trials that another user's process runs, on a copy of the tasks in `own`."""
+    other = shutil.copytree(own, own.parent / "other")
     subprocess.run(["chown", "-R", "65534:65534", str(other)], check=True)
     os.chmod(other.parent, 0o755)
     env = os.environ | {"XDG_CACHE_HOME": str(other / "cache"), "HOME": str(other), "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
-    words = [*another_user(), sys.executable, "-c", TRIAL, str(other / task.name)]
-    ended = subprocess.run(words, input=script, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    given = json.dumps([(str(other / task.relative_to(own)), script) for task, script in tried.values()])
+    words = [*another_user(), sys.executable, "-c", TRIALS]
+    ended = subprocess.run(words, input=given, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "cannot be watched" not in ended.stderr
-    return ended.stdout.split("reward ")[-1].strip()
+    return dict(zip(tried, json.loads(ended.stdout.split("rewards ")[-1]), strict=True))
 
 
-@pytest.mark.parametrize("name", QUIET_ONES)
-def test_services_are_watched(tmp_path: Path, name: str) -> None:
-    one: Quiet = QUIET_ONES[name]
-    found = reward(quiet_task(tmp_path / "own"), serving(one))
-    assert found == "1.0" if name == "honest" else found in ("0.0", "None")
-
-
-@pytest.mark.parametrize("name", UNSEEN_ONES)
-def test_what_no_opened_file_shows_counts(tmp_path: Path, name: str) -> None:
-    one: Unseen = UNSEEN_ONES[name]
-    found = reward(unseen_task(tmp_path / "own"), unseen_serving(one))
-    assert found == "1.0" if name == "honest" else found in ("0.0", "None")
+def test_services_and_what_no_opened_file_shows_are_watched_and_odd_names_undone(tmp_path: Path) -> None:
+    found = rewards(tmp_path / "own", cases(tmp_path / "own"))
+    assert {name for name, reward in found.items() if reward == 1} == {"an honest service", "honest work"}, found
+    assert set(found.values()) <= {0, 1, None}
+    assert (found["an odd name"], found["an odd name unsolved"]) == (0, 0)
 
 
 def test_a_container_in_which_dockers_own_commands_are_stopped_is_removed(tmp_path: Path) -> None:
@@ -63,15 +73,6 @@ def test_a_container_in_which_dockers_own_commands_are_stopped_is_removed(tmp_pa
     with stopping_container(run := a_run("test-stops")):
         subprocess.run([*another_user(), sys.executable, "-c", code], env=env, cwd="/", check=True, timeout=60)
         assert containers(run) == []
-
-
-@pytest.mark.parametrize("solved", [True, False])
-def test_a_name_that_docker_diff_cannot_write_is_undone(tmp_path: Path, solved: bool) -> None:
-    attack = ATTACKS["pth-with-an-odd-name"]
-    task = attacked_task(tmp_path / "own" / "task", way=attack.way)
-    if not solved:
-        shutil.rmtree(task / "solution")
-    assert reward(task, attack.script) == "0.0"
 
 
 def test_the_helper_runs_a_python_whose_library_only_the_machine_finds(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import system_attacks
-from tests.support.plain_container import plain_reward, product_trial, what_earns
+from tests.support.plain_container import plain_reward, product_trial, product_trials, what_earns
 from tests.support.quiet_attacks import EARNS, HONEST, QUIET, SITE, Quiet, quiet_task, serving
 from tests.support.verified_task import attacked_task
 
@@ -31,11 +31,15 @@ open('{path}', 'w').write(open('/app/hello.txt').read())" </dev/null >/dev/null 
 """
 
 
-@pytest.mark.parametrize("path", ["/tests/sub/urllib.py", SITE])
-async def test_what_a_process_put_there_before_verification_earns_nothing(tmp_path: Path, path: str) -> None:
-    task, script = quiet_task(tmp_path), serving(Quiet("pass", hello=EARNS)) + EARLY.format(path=path)
-    assert await asyncio.to_thread(plain_reward, task, f"{script}sleep 0.5; rm /tests/mark; sleep 0.5") == 1
-    assert (await product_trial(task, script)).reward in (0, None)
+async def test_what_a_process_put_there_before_verification_earns_nothing(tmp_path: Path) -> None:
+    served = serving(Quiet("pass", hello=EARNS))
+    cases = [
+        (quiet_task(tmp_path / str(number)), served + EARLY.format(path=path))
+        for number, path in enumerate(("/tests/sub/urllib.py", SITE))
+    ]
+    for task, script in cases:
+        assert await asyncio.to_thread(plain_reward, task, f"{script}sleep 0.5; rm /tests/mark; sleep 0.5") == 1
+    assert not any(trial.reward for trial in await product_trials(cases))
 
 
 async def test_an_honest_service_earns_its_reward(tmp_path: Path) -> None:
@@ -77,5 +81,5 @@ def left_task(folder: Path, solve: str, test: str) -> Path:
 async def test_what_looks_like_work_earns_nothing_and_work_its_reward(tmp_path: Path) -> None:
     tasks = {name: left_task(tmp_path / name, solve, test) for name, (_, solve, test) in LEFT.items()}
     assert await what_earns({name: (tasks[name], LEFT[name][0]) for name in LEFT}) == {}
-    honest = [product_trial(task, f"{SITES}pip list > /dev/null") for task in tasks.values()]
-    assert [trial.reward for trial in await asyncio.gather(*honest)] == [1] * len(LEFT)
+    honest = await product_trials((task, f"{SITES}pip list > /dev/null") for task in tasks.values())
+    assert [trial.reward for trial in honest] == [1] * len(LEFT)

@@ -103,6 +103,9 @@ def test_a_new_model_waits_for_the_slots_of_clients_that_have_gone(server: Serve
         made = raw.settle(raw.create())
         assert made.is_success, made.text
         refused(never.result(), "client of this model has gone")
+    while (answer := raw.settle(raw.create())).is_success:
+        pass
+    assert "Maximum number of LoRA adapters" in answer.text, "the client that has every slot is there"
     raw.unload()
 
 

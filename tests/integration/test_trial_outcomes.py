@@ -71,13 +71,20 @@ async def test_a_reward_that_depends_on_what_no_task_asked_for_is_none(tmp_path:
     """Without any work it earns 0; with work that verification reads before the change, the trial is ungraded."""
     change = "ln -s /usr/bin/true /usr/local/bin/cmp"
     test = "{}cmp hello.txt <(echo Hello) && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
-    idle = await run(tmp_path / "idle", [answer(f"{change}\n"), DONE, DONE], task={"test": test.format("")})
+    done = [DONE, DONE]
+    idle, half, honest = await asyncio.gather(
+        run(tmp_path / "idle", [answer(f"{change}\n"), *done], name="idle", task={"test": test.format("")}),
+        run(
+            tmp_path / "half",
+            [answer(f"{change}; echo Hell > hello.txt\n"), *done],
+            name="half",
+            task={"test": test.format("read -r text < hello.txt && ")},
+        ),
+        run(tmp_path / "honest", [answer(f"{change}; echo Hello > hello.txt\n"), *done], name="honest"),
+    )
     assert (idle.outcome, idle.reward) == (Outcome.COMPLETED, 0.0), idle.detail
-    wrong = [answer(f"{change}; echo Hell > hello.txt\n"), DONE, DONE]
-    half = await run(tmp_path / "half", wrong, task={"test": test.format("read -r text < hello.txt && ")})
     assert (half.outcome, half.reward) == (Outcome.UNASKED, None), half
     assert "/usr/local/bin/cmp" in half.detail
-    honest = await run(tmp_path / "honest", [answer(f"{change}; echo Hello > hello.txt\n"), DONE, DONE])
     assert (honest.outcome, honest.reward) == (Outcome.COMPLETED, 1.0), honest.detail
 
 
@@ -140,17 +147,14 @@ async def test_counts_of_a_poor_policy(tmp_path: Path) -> None:
     assert trajectory.outcome is Outcome.MAX_TURNS and trajectory.reward == 0.0
 
 
-async def test_the_tasks_own_agent_limit_is_graded(tmp_path: Path) -> None:
+async def test_limits_of_the_task_and_of_the_whole_trial_leave_time_to_grade(tmp_path: Path) -> None:
     said = [SOLVE[0], answer("sleep 600\n", wait=600)]
-    trajectory = await run(tmp_path, said, task={"agent_timeout": 8.0})
-    assert (trajectory.outcome, trajectory.reward) == (Outcome.AGENT_TIMEOUT, 1.0)
-
-
-async def test_the_whole_trials_limit_leaves_time_to_grade(tmp_path: Path) -> None:
-    said = [SOLVE[0], answer("sleep 600\n", wait=600)]
-    trajectory = await run(tmp_path, said, trial_timeout_sec=24.0)
-    assert (trajectory.outcome, trajectory.reward) == (Outcome.AGENT_TIMEOUT, 1.0)
-    assert trajectory.times["total"] < 60
+    own, whole = await asyncio.gather(
+        run(tmp_path / "own", said, name="own", task={"agent_timeout": 8.0}),
+        run(tmp_path / "whole", said, name="whole", trial_timeout_sec=24.0),
+    )
+    assert (own.outcome, own.reward) == (whole.outcome, whole.reward) == (Outcome.AGENT_TIMEOUT, 1.0)
+    assert whole.times["total"] < 60
 
 
 async def test_verification_is_not_cut_off_by_the_whole_trials_limit(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from harbortrainer.venues.harbor.grading import CAUSES
 from tests.support import system_attacks as attacks
 from tests.support import trial_parts
 from tests.support.docker_parts import write_task
-from tests.support.plain_container import both_ways, product_trial
+from tests.support.plain_container import both_ways, product_trial, product_trials
 from tests.support.verified_task import attacked_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -76,8 +76,9 @@ def recorded(folder: Path) -> dict[str, Any]:
 async def test_a_hook_earns_what_the_work_alone_is_worth(tmp_path: Path, hole: str) -> None:
     """Also in a container that is too large for a copy."""
     hook = f"{hole}echo 'import os; os._exit(0)' > {attacks.SITE}/hook.pth"
-    assert (await work(tmp_path / "alone", hook)).reward == 0
-    assert (await work(tmp_path / "beside", f"{hook}; echo Hello > /app/hello.txt")).reward == 1
+    scripts = {"alone": hook, "beside": f"{hook}; echo Hello > /app/hello.txt"}
+    cases = [(attacked_task(tmp_path / name / "task", way="module"), script) for name, script in scripts.items()]
+    assert [trial.reward for trial in await product_trials(cases)] == [0, 1]
     known = recorded(tmp_path / "alone")
     assert known["hooked"] and known["causes"] == [f"{attacks.SITE}/hook.pth"]
 
@@ -155,17 +156,19 @@ P
 """
 
 
-@pytest.mark.parametrize("solved", [True, False])
-async def test_a_service_that_the_task_asks_for_lives_on(tmp_path: Path, *, solved: bool) -> None:
+async def test_a_service_that_the_task_asks_for_lives_on(tmp_path: Path) -> None:
+    """With a solution, and without one."""
     hello = "echo Hello > /app/hello.txt\n"
-    task = write_task(
-        tmp_path / "task", dockerfile=f"{attacks.BASE}WORKDIR /app\n", solve=hello + SERVES.format(port=8123), test=ASKS
+    serves = hello + SERVES.format(port=8123)
+    solved, unsolved = (
+        write_task(tmp_path / name / "task", dockerfile=f"{attacks.BASE}WORKDIR /app\n", solve=serves, test=ASKS)
+        for name in ("solved", "unsolved")
     )
-    (task / "instruction.md").write_text("Serve /app over HTTP on port 8123; hello.txt says Hello.\n")
-    if not solved:
-        shutil.rmtree(task / "solution")
-    assert (await product_trial(task, hello + SERVES.format(port=8123))).reward == 1
-    assert (await product_trial(task, hello)).reward == 0
+    for task in (solved, unsolved):
+        (task / "instruction.md").write_text("Serve /app over HTTP on port 8123; hello.txt says Hello.\n")
+    shutil.rmtree(unsolved / "solution")
+    trials = await product_trials((task, script) for task in (solved, unsolved) for script in (serves, hello))
+    assert [trial.reward for trial in trials] == [1, 0, 1, 0]
 
 
 async def test_a_service_that_the_task_asks_for_lives_on_while_unasked_changes_are_undone(tmp_path: Path) -> None:
@@ -227,19 +230,19 @@ HONEST = {
 GIVEN = "RUN mkdir /app /srv/given && echo 1 > /srv/given/one && printf '2\\n1\\n' > /srv/given/one.txt\n"
 
 
-@pytest.mark.parametrize("name", HONEST)
-async def test_work_that_only_the_tests_tell_from_a_hook_is_paid_without_a_solution(tmp_path: Path, name: str) -> None:
+async def test_work_that_only_the_tests_tell_from_a_hook_is_paid_without_a_solution(tmp_path: Path) -> None:
     """Verification opens it before anything that the instruction names."""
-    instruction, script, test = HONEST[name]
-    task = write_task(
-        tmp_path / "task",
-        dockerfile=f"{attacks.BASE}{GIVEN}WORKDIR /app\n",
-        test=f"cd /; {test} && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n",
-        files={"instruction.md": instruction},
-    )
-    shutil.rmtree(task / "solution")
-    assert (await product_trial(task, "true")).reward == 0
-    assert (await product_trial(task, script)).reward == 1
+    cases = []
+    for name, (instruction, script, test) in HONEST.items():
+        task = write_task(
+            tmp_path / name / "task",
+            dockerfile=f"{attacks.BASE}{GIVEN}WORKDIR /app\n",
+            test=f"cd /; {test} && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n",
+            files={"instruction.md": instruction},
+        )
+        shutil.rmtree(task / "solution")
+        cases += [(task, "true"), (task, script)]
+    assert [trial.reward for trial in await product_trials(cases)] == [0, 1] * len(HONEST)
 
 
 async def test_settings_of_what_runs_the_tests_are_a_cause_although_the_tests_name_them(tmp_path: Path) -> None:

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.plain_container import product_trial, what_earns
-from tests.support.unseen_attacks import HONEST, SCRATCH, UNSEEN, Unseen, serving, unseen_task
+from tests.support.plain_container import product_trials, what_earns
+from tests.support.unseen_attacks import HONEST, SCRATCH, UNSEEN, serving, unseen_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
+WORK = {"honest": HONEST, "scratch": SCRATCH}
 
 
 async def test_what_no_opened_file_shows_earns_nothing(tmp_path: Path) -> None:
     assert await what_earns({name: (unseen_task(tmp_path / name), serving(UNSEEN[name])) for name in UNSEEN}) == {}
 
 
-@pytest.mark.parametrize("work", [HONEST, SCRATCH])
-async def test_honest_work_earns_its_reward(tmp_path: Path, work: Unseen) -> None:
-    trial = await product_trial(unseen_task(tmp_path), serving(work))
-    assert trial.reward == 1, trial
+async def test_honest_work_earns_its_reward(tmp_path: Path) -> None:
+    trials = await product_trials((unseen_task(tmp_path / name), serving(work)) for name, work in WORK.items())
+    assert [trial.reward for trial in trials] == [1, 1], trials

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.docker.box import shell
-from harbortrainer.learning.trajectory import Outcome
+from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.venues.harbor import terminal
 from tests.support.cause_tasks import cause_task
 from tests.support.plain_container import product_trial
@@ -82,17 +82,23 @@ async def test_other_trials_go_on(tmp_path: Path) -> None:
     assert max(one.seconds for one in beside) < 10 + 5 * alone.seconds
 
 
-@pytest.mark.parametrize("name", TERMINAL)
 async def test_a_terminal_that_the_policy_stops_ends_its_session(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(terminal, "EXEC_MARGIN_SEC", 3)
     monkeypatch.setattr(shell, "BOOT_SEC", 3)
-    host, _ = local_host(
-        [answer(TERMINAL[name], wait=2.0), answer("ls\n", wait=2.0), DONE, DONE], trial_timeout_sec=300.0
-    )
-    began, task = time.monotonic(), make_task(tmp_path)
-    trajectory = await host.run(request(task, tmp_path, "s000000-p00-g00"))
-    await host.close()
-    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.0), trajectory.detail
-    assert time.monotonic() - began < 60
+
+    async def ended(name: str) -> Trajectory:
+        typed = [answer(TERMINAL[name], wait=2.0), answer("ls\n", wait=2.0), DONE, DONE]
+        host, _ = local_host(typed, trial_timeout_sec=300.0)
+        try:
+            return await host.run(request(make_task(tmp_path / name), tmp_path / name, name))
+        finally:
+            await host.close()
+
+    began = time.monotonic()
+    trials = dict(zip(TERMINAL, await asyncio.gather(*map(ended, TERMINAL)), strict=True))
+    assert {name: (trial.outcome, trial.reward) for name, trial in trials.items()} == dict.fromkeys(
+        TERMINAL, (Outcome.COMPLETED, 0.0)
+    ), [trial.detail for trial in trials.values()]
+    assert time.monotonic() - began < 120, "none takes its 300 s"

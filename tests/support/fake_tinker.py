@@ -85,19 +85,29 @@ class FakeTinker:
     async def delete_checkpoint_from_tinker_path(self, path: str):
         self.log.append(f"delete {path}")
 
+    async def close(self, status: str) -> None: ...
+
 
 CONFIG = Config(model_name="m", tasks_dir="d", seed=7)
 
 
-class SmallVocabulary(Api):
+class Reaches(Api):
+    """Opens sessions with this service alone. Models have small vocabularies."""
+
+    def __init__(self, service: tinker.ServiceClient) -> None:
+        self._service = service
+
     def base_model(self, name: str) -> BaseModel:
         return BaseModel(vocab_size=100)
+
+    async def service(self, url: str, key: str) -> tinker.ServiceClient:
+        return self._service
 
 
 def backend(fake: FakeTinker) -> Backend:
     service, rest = cast(tinker.ServiceClient, fake), cast(tinker.RestClient, fake)
     return Backend(
-        service, rest, CLOUD, TINKER_DOCUMENTS, "http://127.0.0.1:9", None, CallLimits(), api=SmallVocabulary()
+        service, rest, CLOUD, TINKER_DOCUMENTS, "http://127.0.0.1:9", None, CallLimits(), api=Reaches(service)
     )
 
 

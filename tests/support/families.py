@@ -1,6 +1,6 @@
 """Small tokenizers of four families of models: the same kinds of vocabulary, pre-tokenizer and template as theirs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -8,6 +8,7 @@ from typing import Any
 
 from harbortrainer.config import ToolFormat
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.policy.special_strings import control_strings
 from tests.support.fakes import LLAMA3, QWEN3
 
 WORDS = (
@@ -140,6 +141,14 @@ def tokenizer_of(family: Family) -> Any:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=family.end, **named)
     fast.chat_template = family.template
     return fast
+
+
+def control_ids(chat: ChatTemplate, ids: Sequence[int]) -> list[int]:
+    """Those of `ids` that are control tokens."""
+    tokenizer = chat.tokenizer
+    strings = control_strings(tokenizer.added_tokens_decoder.values(), str(tokenizer.chat_template))
+    known = {tokenizer.convert_tokens_to_ids(name) for name in strings}
+    return [token for token in ids if token in known]
 
 
 def chat_of(family: Family, *, enable_thinking: bool = False, tool_format: ToolFormat = "template") -> ChatTemplate:

@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import hashlib
 import io
+import itertools
 import tarfile
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import docker.errors
@@ -35,6 +36,7 @@ _CAPABILITIES = [
     "SYS_CHROOT",
 ]
 AT_ONCE = 3  # trials side by side, each beside a plain container
+_NUMBERS = itertools.count()  # of trials: two of one task have folders of their own
 _LOGS = "mkdir -p /logs/verifier /logs/agent; chmod 777 /logs/verifier /logs/agent"
 _VERIFY = "chmod +x /tests/test.sh; (/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1"
 
@@ -127,23 +129,27 @@ def honest_in_plain_container(name: str) -> tuple[float | None, float | None]:
         return plain_reward(task, "true"), plain_reward(task, TASKS[name].solve)
 
 
-async def product_trial(task: Path, script: str) -> QualificationTrial:
-    """A real trial of an agent that runs this script."""
+async def product_trials(cases: Iterable[tuple[Path, str]]) -> list[QualificationTrial]:
+    """Real trials of agents that run these scripts, by task and script: of one run, side by side."""
     run_id = a_run("test-cause")
-    config = Config(
-        model_name="",
-        tasks_dir="",
-        n_parallel_envs=1,
-        trial_timeout_sec=300.0,
-    )
-    daemon = Daemon(config.outage_limit_sec)
-    trials = QualificationTrials(config, run_id, task.parent / "trials", Gates.of(config), daemon)
-    try:
+    config = Config(model_name="", tasks_dir="", n_parallel_envs=AT_ONCE, trial_timeout_sec=300.0)
+    daemon, gates = Daemon(config.outage_limit_sec), Gates.of(config)
+
+    async def one(task: Path, script: str) -> QualificationTrial:
+        trials = QualificationTrials(config, run_id, task.parent / "trials", gates, daemon, _NUMBERS)
         return await trials.script(task, "attack", script, repeats=0)
+
+    try:
+        return await asyncio.gather(*(one(*case) for case in cases))
     finally:
         daemon.close()
         await cleaning.drain()
         remove_run(run_id)
+
+
+async def product_trial(task: Path, script: str) -> QualificationTrial:
+    """Only one."""
+    return (await product_trials([(task, script)]))[0]
 
 
 async def both_ways(task: Path, script: str) -> tuple[float | None, QualificationTrial]:

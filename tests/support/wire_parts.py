@@ -70,6 +70,18 @@ async def served(script: Script, *, endpoint: ModelApi | None = None, **limits: 
 SYSTEM = {"role": "system", "content": "You work in a shell."}
 
 
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def result(text: str) -> dict[str, Any]:
+    return {"role": "tool", "content": text}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
 def echo(reply: Reply, **changed: Any) -> dict[str, Any]:
     """The answer as an agent sends it again."""
     calls = [call(one.name, one.arguments) for one in reply.calls]

@@ -1,5 +1,6 @@
 """What every unit test is spared."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,19 @@ import pytest
 from tests.support.report_walk import Walk, walker
 
 END = "-----END CERTIFICATE-----\n"
+SHORT = {  # seconds between two tries or looks, which nothing here needs
+    "harbortrainer.docker.box.relay": {"PAUSE_SEC": 0.01},
+    "harbortrainer.docker.daemon": {"FIRST_PAUSE_SEC": 0.001, "LONGEST_PAUSE_SEC": 0.005},
+    "harbortrainer.docker.images.supply": {"PAUSES_SEC": (0.001, 0.001)},
+    "harbortrainer.docker.keeping.cleaning": {"FIRST_PAUSE_SEC": 0.001, "LONGEST_PAUSE_SEC": 0.002},
+    "harbortrainer.other_models.remote_policy": {"FIRST_PAUSE_SEC": 0.01, "LONGEST_PAUSE_SEC": 0.02},
+    "harbortrainer.training.outage": {"FIRST_PAUSE_SEC": 0.001},
+    "harbortrainer.venues.harbor.installed": {"GRACE_SEC": 0.01},
+    "repairs.vllm_adapters": {"LOAD_PAUSE_SEC": 0.01, "LOOK_SEC": 0.001},
+    "repairs.vllm_client": {"POLL_SEC": 0.01},
+    "repairs.vllm_sampling": {"PAUSE_SEC": 0.01},
+    "sampler": {"LONGEST_PAUSE_SEC": 0.01, "POLL_SEC": 0.01, "WRITE_AGAIN_SEC": 0.01},
+}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -24,6 +38,15 @@ def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     path.write_text(Path(certifi.where()).read_text().partition(END)[0] + END)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(path))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_pauses() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in ((module, *one) for module, pauses in SHORT.items() for one in pauses.items()):
+            if module in sys.modules:
+                patch.setattr(sys.modules[module], name, value)
         yield
 
 

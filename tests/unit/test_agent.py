@@ -79,7 +79,7 @@ async def test_own_deadline_stops_the_agent_and_lets_the_work_be_graded(tmp_path
         return await execute(command, **named)
 
     rig.environment.exec = wait
-    rig.llm.deadline = asyncio.get_running_loop().time() + 0.2
+    rig.llm.deadline = asyncio.get_running_loop().time() + 1.0  # in which the keys are sent
     assert await rig.run() == "timeout"
     assert len(rig.llm.turns) == 1
 

@@ -15,7 +15,6 @@ import pytest
 from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.models.agent.context import AgentContext
 
-from harbortrainer.docker.box import listener
 from harbortrainer.docker.box.artifacts import CollectedEnvironment
 from harbortrainer.docker.box.listener import NoPython, ShutOut
 from harbortrainer.errors import UserError
@@ -25,6 +24,7 @@ from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.quarantine import UNANSWERED
 from harbortrainer.venues.harbor import agent_session, installed
 from harbortrainer.venues.harbor.agent_session import LAST_OUTPUT, AgentSession
+from tests.support.fake_engine import use_engine
 from tests.support.tools import TOOLS
 from tests.support.wire_parts import exchange_of
 
@@ -168,7 +168,6 @@ def test_what_harbor_reads_of_an_agents_log_can_be_stored(
 async def test_an_agents_own_clean_up_takes_no_time_of_its_trial_and_no_cancellation(
     cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(installed, "GRACE_SEC", 0.01)
     monkeypatch.setattr(installed, "CLEAN_SEC", 1000 if cancelled else 0.01)
     ended, cleans = session(TURN, stop_reason=""), asyncio.Event()
     ended.exchange.end("max_turns")
@@ -204,7 +203,6 @@ async def test_a_container_in_which_no_command_runs_any_more_is_graded_while_it_
         raise RuntimeError("no shell in container c")
 
     monkeypatch.setattr(Harbors, "run", run)
-    monkeypatch.setattr(installed, "GRACE_SEC", 0.01)
     agent = object.__new__(type("Trained", (installed._Trainable, Harbors), {}))
     agent._session = ended = session(TURN, stop_reason="")
     place: Any = Place
@@ -222,7 +220,7 @@ async def test_a_daemon_behind_a_forwarded_socket_is_reached_through_the_relay(
         "State": {"Pid": os.getpid() if used else 2**30},
         "HostnamePath": "/var/lib/docker/containers/0123/hostname",
     }
-    monkeypatch.setattr(listener, "engine", lambda: SimpleNamespace(inspect_container=lambda _: state))
+    use_engine(monkeypatch, SimpleNamespace(inspect_container=lambda _: state))
     monkeypatch.setattr(agent_session, "listener_problem", lambda: "")
     opened: list[str] = []
 

@@ -15,17 +15,7 @@ from harbortrainer.policy.roles import Prompt
 from tests.support.fakes import CHATML, byte_tokenizer
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tools import TOOLS
-from tests.support.wire_parts import exchange_of
-
-SYSTEM = {"role": "system", "content": "You work in a shell."}
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def result(text: str) -> dict[str, Any]:
-    return {"role": "tool", "content": text}
+from tests.support.wire_parts import SYSTEM, exchange_of, result, user
 
 
 async def test_a_group_renders_its_first_prompt_once_and_long_ones_in_a_thread() -> None:

@@ -22,12 +22,6 @@ class Docker:
         return None if self.up else "connection refused"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "FIRST_PAUSE_SEC", 0.001)
-    monkeypatch.setattr(daemon, "LONGEST_PAUSE_SEC", 0.005)
-
-
 async def test_trials_wait_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
     docker = Docker()
     daemon = Daemon(60.0, docker.ping)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from examples.desk.tasks import KINDS, Case, FreshWords, cases, make_case
+from examples.desk.tasks import KINDS, Case, cases, make_case
+from examples.desk.words import FreshWords
 from harbortrainer.bundled.tau.domain import GREETING, domain
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import result, user

@@ -10,23 +10,22 @@ import requests
 from harbortrainer.docker.keeping import disk_guard
 from harbortrainer.docker.keeping.disk_guard import EVERY_SEC, GIB, DiskGuard, Space, eviction_reason, reserve_of
 from harbortrainer.docker.keeping.ownership import TRIAL
+from tests.support.fake_engine import FakeEngine, use_engine
 
 
-class Disk:
+class Disk(FakeEngine):
     """`written`: bytes by session; what a container has written is free again when it is removed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int, **written: int) -> None:
         self.free = free
         self.written = written
         self.guard = DiskGuard("r", lambda: Space(self.free, 100 * GIB))
-        monkeypatch.setattr(disk_guard, "engine", lambda: self)
-        monkeypatch.setattr(disk_guard, "remove_container", self.remove)
-        monkeypatch.setattr(disk_guard, "_ended", {})
+        use_engine(monkeypatch, self)
 
     def containers(self, **_: Any) -> list[dict[str, Any]]:
         return [{"Id": name, "Labels": {TRIAL: name}, "SizeRw": size} for name, size in self.written.items()]
 
-    def remove(self, name: str) -> None:
+    def remove_container(self, name: str, **_: Any) -> None:
         self.free += self.written.pop(name)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.box import archive
 from harbortrainer.docker.box.archive import ReadLimits, Target, TooMuch, entry, fetch_file, fetch_folder
 from tests.support.archives import Entry, leading_out, packed
+from tests.support.fake_engine import use_engine
 
 DIR, FILE, LINK, HARD = tarfile.DIRTYPE, tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
 Send = Callable[[bytes | Sequence[Entry]], None]
@@ -35,7 +35,7 @@ def send(monkeypatch: pytest.MonkeyPatch) -> Send:
         def pieces(size: int) -> Iterator[bytes]:
             return (whole[i : i + size] for i in range(0, len(whole), size))
 
-        monkeypatch.setattr(archive, "engine", lambda: SimpleNamespace(base_url="", api_version="1", get=get))
+        use_engine(monkeypatch, SimpleNamespace(base_url="", api_version="1", get=get))
 
     return give
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.box import archive
 from harbortrainer.docker.box.archive import LOGS
 from harbortrainer.docker.box.files import _pack, fetch
 from tests.support.archives import packed
+from tests.support.fake_engine import use_engine
 
 
 def test_many_files_are_packed_as_roots(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_where_the_daemon_sends_logs_rewards_come_even_if_the_rest_is_too_much(
             )
         )
 
-    monkeypatch.setattr(archive, "engine", lambda: SimpleNamespace(base_url="", api_version="1", get=answer))
+    use_engine(monkeypatch, SimpleNamespace(base_url="", api_version="1", get=answer))
     fetch("c", "/logs/verifier", tmp_path / "got")
     assert (tmp_path / "got" / "reward.txt").read_text() == "0"
     assert (tmp_path / "got" / "a").exists() is (size < LOGS.size) is not ("not copied whole" in caplog.text)

@@ -1,28 +1,34 @@
 """Removal in the background: tried again while the daemon is away, given up at the end of the run."""
 
 import asyncio
+from collections.abc import Sequence
 from http.client import INTERNAL_SERVER_ERROR
+from typing import Any
 
 import pytest
 import requests
 from docker.errors import APIError
 
 from harbortrainer.docker.keeping import cleaning, ownership
+from tests.support.fake_engine import FakeEngine, use_engine
 
 GONE = requests.ConnectionError("refused")
 
 
-class Daemon:
+class Daemon(FakeEngine):
     """`answers`: what each removal raises in turn; None = done. The last one is given again and again."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Exception | None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Exception | None, dead: Sequence[str] = ()) -> None:
+        """`dead`: names of containers of a dead process."""
         self.asked = 0
-        self._answers = answers
-        monkeypatch.setattr(cleaning, "remove_container", self.remove)
-        monkeypatch.setattr(cleaning, "FIRST_PAUSE_SEC", 0.001)
-        monkeypatch.setattr(cleaning, "LONGEST_PAUSE_SEC", 0.002)
+        self._answers, self._dead = answers, dead
+        use_engine(monkeypatch, self)
 
-    def remove(self, _name: str) -> None:
+    def containers(self, **_: Any) -> list[dict[str, Any]]:
+        dead = ownership.labels("r") | {cleaning.PID: "999999:1"}
+        return [{"Names": [f"/{name}"], "Labels": dead, "Created": 0, "Id": f"id-{name}"} for name in self._dead]
+
+    def remove_container(self, name: str, **_: Any) -> None:
         self.asked += 1
         if (fault := self._answers[min(self.asked, len(self._answers)) - 1]) is not None:
             raise fault
@@ -72,17 +78,12 @@ async def test_a_container_that_is_still_made_is_waited_for(monkeypatch: pytest.
 
 def test_a_container_that_does_not_go_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run began with a traceback where an earlier one's container hung in its removal."""
-    daemon = Daemon(monkeypatch, requests.ReadTimeout("read timed out"), None)
-    dead = ownership.labels("r") | {cleaning.PID: "999999:1"}
-    things = [cleaning.OwnedObject("container", name, dead) for name in ("stuck", "other")]
-    monkeypatch.setattr(cleaning, "owned_objects", lambda: iter(things))
+    daemon = Daemon(monkeypatch, requests.ReadTimeout("read timed out"), None, dead=("stuck", "other"))
     monkeypatch.setattr(cleaning, "_N_REAPERS", 1)
     assert cleaning.reap() == ["other"] and daemon.asked == 2
 
 
 def test_a_daemon_that_goes_away_ends_the_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    Daemon(monkeypatch, GONE)
-    dead = ownership.labels("r") | {cleaning.PID: "999999:1"}
-    monkeypatch.setattr(cleaning, "owned_objects", lambda: iter([cleaning.OwnedObject("container", "c", dead)]))
+    Daemon(monkeypatch, GONE, dead=("c",))
     with pytest.raises(requests.ConnectionError):
         cleaning.reap()

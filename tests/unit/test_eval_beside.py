@@ -22,7 +22,6 @@ from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stopping import SIGNAL_STATUS, Stop, Stopped
-from harbortrainer.training import outage
 from harbortrainer.training.evaluation import Evaluations
 from harbortrainer.training.rows import StepRows
 from tests.support.fake_loop import FakeSampler, Run, ended_within
@@ -290,8 +289,7 @@ async def test_a_stopped_run_goes_on_with_its_evaluations(tmp_path: Path, after:
 
 
 @pytest.mark.parametrize("nth", [2, 4, 7])
-async def test_a_lost_server_changes_nothing(tmp_path: Path, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "FIRST_PAUSE_SEC", 0.001)
+async def test_a_lost_server_changes_nothing(tmp_path: Path, nth: int) -> None:
     server = Server()
     run = made(tmp_path, server, lose=nth)
     await run.trainer.run()

@@ -1,18 +1,15 @@
 """No setting silently does nothing: each one changes what a run does outside, or is refused with a message."""
 
 import shutil
-import typing
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import chz
 import pytest
 
-from harbortrainer.config import FIELDS, SETTINGS, Config
-from harbortrainer.setting import shown
+from harbortrainer.config import FIELDS, Config
 from tests.support.measured import write_measured
 from tests.support.recorded_run import recorded_run
-from tests.support.small_settings import BASE, MORE, TASKS, copy_tasks, write_prices
+from tests.support.small_settings import BASE, MORE, TASKS, another, copy_tasks, write_prices
 from tests.support.taxonomy import judge_file
 from tests.support.tiers import first
 
@@ -88,21 +85,8 @@ SPECIAL: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def change(name: str) -> tuple[str, tuple[str, ...]]:
     """`name=value` that differs from the base run's, and what both runs are given besides."""
-    value, besides = SPECIAL.get(name) or (another(name), ())
+    value, besides = SPECIAL.get(name) or (another(Config, name, BASE), ())
     return (f"{name}{value}" if value.startswith(".") else f"{name}={value}"), besides
-
-
-def another(name: str) -> str:
-    """A value that the base run does not have."""
-    base = {field: value for field, _, value in (argument.partition("=") for argument in BASE)}
-    choices = typing.get_args(chz.chz_fields(Config)[name].final_type)
-    usual = SETTINGS[name].default
-    if choices and all(isinstance(choice, str) for choice in choices):
-        return next(choice for choice in choices if choice != base.get(name, usual))
-    if isinstance(usual, bool):
-        return shown(not usual)
-    assert isinstance(usual, int | float), f"{name}: no value can be made up; add it to SPECIAL"
-    return shown(type(usual)(base.get(name, usual)) + 1) if isinstance(usual, int) else str(usual / 2 or 1.0)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Agents that keep their own history: what they send again is matched, sampled ids are kept, limits end the trial."""
+"""Agents that keep their own history: what they send again is matched, and sampled ids are kept."""
 
 import asyncio
 import json
@@ -11,27 +11,18 @@ from harbortrainer.config import Config
 from harbortrainer.learning.batch import assemble
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory, group_trajectories
-from harbortrainer.model_api.exchange import AT_ONCE, SIDE_TURNS, Exchange
+from harbortrainer.model_api.exchange import Exchange
 from harbortrainer.model_api.normal import call
 from harbortrainer.model_api.prompts import Prompts
-from harbortrainer.model_api.reply import Busy, Over
-from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.model_api.reply import Over
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from tests.support.fakes import let_others_act
 from tests.support.families import QWEN_TOOLS
-from tests.support.tools import TOOLS, chats, tool, written
-from tests.support.wire_parts import SYSTEM, echo, exchange_of
+from tests.support.tools import TOOLS, chats, written
+from tests.support.wire_parts import SYSTEM, echo, exchange_of, result, said, user
 
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 CALL = '<tool_call>\n{"name":  "find_order",\n "arguments": {"id":  "\\u00e9 1"}}\n</tool_call>'
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def result(text: str) -> dict[str, Any]:
-    return {"role": "tool", "content": text}
 
 
 def trajectory(exchange: Exchange) -> Trajectory:
@@ -198,12 +189,8 @@ async def test_side_calls_carry_no_loss_and_titles_take_no_turn_of_the_agent(tmp
     only_side = Trajectory("t", "n", tuple(exchange.turns[:1]), 1.0, Outcome.COMPLETED, side_segments=(0,))
     assert not only_side.trainable
     with pytest.raises(Over) as refused:
-        await exchange.say([*messages, echo_text("done"), user("more")], TOOLS)
+        await exchange.say([*messages, said("done"), user("more")], TOOLS)
     assert refused.value.reason == "max_turns" == exchange.over and exchange.ended.is_set()
-
-
-def echo_text(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": text}
 
 
 async def test_agents_without_tools_train_on_all_their_segments() -> None:
@@ -214,17 +201,6 @@ async def test_agents_without_tools_train_on_all_their_segments() -> None:
     await exchange.say([SYSTEM, user("c")], TOOLS)
     await exchange.say([user("d")])
     assert exchange.side_segments == (0, 1, 3)
-
-
-async def test_side_calls_have_a_limit_of_their_own_that_ends_nothing() -> None:
-    exchange, _ = exchange_of(["x"])
-    await exchange.say([SYSTEM, user("q")], TOOLS)
-    for number in range(SIDE_TURNS):
-        await exchange.say([user(str(number))])
-    with pytest.raises(Over, match="beside the agent's"):
-        await exchange.say([user("more")])
-    assert exchange.over == "" and not exchange.ended.is_set()
-    await exchange.say([SYSTEM, user("q"), echo_text("x"), user("on")], TOOLS)
 
 
 async def test_a_repeated_request_gets_the_first_ones_answer_only_if_the_client_says_so() -> None:
@@ -269,120 +245,6 @@ async def test_who_left_before_its_answer_gets_it_when_it_asks_again(before_the_
     assert len(client.requests) == 2
 
 
-async def test_no_more_than_four_samples_of_a_trial_at_once() -> None:
-    exchange, client = exchange_of(lambda request: None)
-    asked = [asyncio.create_task(exchange.say([SYSTEM, user(str(n))], TOOLS)) for n in range(AT_ONCE)]
-    await let_others_act()
-    with pytest.raises(Busy):
-        await exchange.say([SYSTEM, user("more")], TOOLS)
-    await exchange.close()
-    over = await asyncio.gather(*asked, return_exceptions=True)
-    assert [type(one) for one in over] == [Over] * AT_ONCE and exchange.over == "closed"
-    assert len(client.requests) == AT_ONCE and not exchange.turns
-
-
-async def test_a_full_context_ends_the_trial_unless_the_agent_may_compact() -> None:
-    for may_compact in (False, True):
-        exchange, client = exchange_of(["x" * 30], context_limit=2000, may_compact=may_compact)
-        asked = [SYSTEM, user("q")]
-        asked += [echo(await exchange.say(asked, TOOLS)), user("word " * 2000)]
-        with pytest.raises(Over, match="context_limit is 2000") as refused:
-            await exchange.say(asked, TOOLS)
-        assert refused.value.reason == "context_length" and len(client.requests) == 1
-        assert exchange.full
-        assert (exchange.over, exchange.ended.is_set()) == (("", False) if may_compact else ("context_length", True))
-        if may_compact:
-            await exchange.say([SYSTEM, user("a summary")], TOOLS)
-            assert not exchange.full
-            await exchange.say([*asked[:3], user("short")], TOOLS)  # the refused request did not use up its place
-            assert [turn.segment for turn in exchange.turns] == [0, 1, 0] and exchange.stats["wire_foreign"] == 0
-
-
-async def test_a_side_calls_full_context_ends_nothing() -> None:
-    exchange, _ = exchange_of(["x"], context_limit=2000)
-    await exchange.say([SYSTEM, user("q")], TOOLS)
-    with pytest.raises(Over):
-        await exchange.say([user("word " * 3000)])
-    assert not exchange.full
-    large = tool("f", about="word " * 300_000)
-    for messages, tools in (([user("word " * 300_000)], ()), ([user("q")], [large])):
-        with pytest.raises(Over, match="characters"):  # refused without being encoded
-            await exchange.say(messages, tools)
-    for number in range(SIDE_TURNS - 3):
-        await exchange.say([user(str(number))])
-    with pytest.raises(Over, match="beside the agent's"):  # the refused ones count: they took work
-        await exchange.say([user("one more")])
-    assert exchange.over == ""
-
-
-async def test_another_step_has_its_own_turns_but_not_another_deadline_or_server() -> None:
-    exchange, _ = exchange_of(["one"], max_turns=1)
-    exchange.deadline = asyncio.get_running_loop().time() + 1000
-    await exchange.say([user("q")])
-    with pytest.raises(Over):
-        await exchange.say([user("q"), user("more")])
-    await exchange.close()
-    assert exchange.over == "max_turns"
-    exchange.reopen()
-    assert not exchange.over and not exchange.ended.is_set()
-    exchange.deadline = asyncio.get_running_loop().time() - 1
-    await exchange.close()
-    exchange.reopen()
-    await asyncio.wait_for(exchange.ended.wait(), 600)
-    assert exchange.over == "timeout"
-    exchange.reopen()
-    exchange.deadline = None
-    exchange.reopen()
-    exchange.fault = ConnectionError("gone")
-    exchange.end("fault")
-    exchange.reopen()
-    assert exchange.over == "fault" and exchange.ended.is_set()
-
-
-async def test_another_step_may_ask_what_the_step_before_did_not_hear() -> None:
-    hangs = iter([True, False])
-    exchange, _ = exchange_of(lambda request: None if next(hangs) else "two")
-    left = asyncio.create_task(exchange.say([user("q")]))
-    await let_others_act()
-    left.cancel()
-    await asyncio.wait({left})
-    await exchange.close()
-    exchange.reopen()
-    assert (await exchange.say([user("q")])).text == "two"
-
-
-async def test_the_deadline_ends_waiting_and_later_requests() -> None:
-    exchange, _ = exchange_of(lambda request: None)
-    waiting = asyncio.create_task(exchange.say([SYSTEM, user("q")], TOOLS))
-    await let_others_act()
-    exchange.deadline = asyncio.get_running_loop().time() + 0.01
-    with pytest.raises(Over) as over:
-        await waiting
-    assert over.value.reason == "timeout" == exchange.over and exchange.ended.is_set()
-    with pytest.raises(Over, match="the trial is over: timeout"):
-        await exchange.say([SYSTEM, user("q")], TOOLS)
-    exchange.deadline = None
-
-
-async def test_a_fault_of_the_sampler_ends_the_trial_and_is_kept() -> None:
-    def fail(request: Any) -> Any:
-        raise ValueError("gone")
-
-    exchange, _ = exchange_of(fail)
-    with pytest.raises(SamplingError):
-        await exchange.say([SYSTEM, user("q")], TOOLS)
-    assert isinstance(exchange.fault, SamplingError) and exchange.over == "fault" and exchange.ended.is_set()
-    with pytest.raises(Over):
-        await exchange.say([SYSTEM, user("q")], TOOLS)
-
-
-async def test_max_tokens_is_the_least_of_asked_configured_and_room() -> None:
-    exchange, client = exchange_of(["a" * 300], max_tokens=100)
-    for number, (asked, got) in enumerate([(None, 100), (40, 40), (32_000, 100)]):
-        reply = await exchange.say([SYSTEM, user(str(number))], TOOLS, asked_max_tokens=asked)
-        assert client.requests[-1].max_tokens == got == reply.sampled_tokens and reply.truncated
-
-
 async def test_an_unreadable_call_is_text_and_its_echo_continues() -> None:
     broken = 'Look.\n<tool_call>\n{"name": "find_order", "arguments": {"id": \n</tool_call>'
     exchange, _ = exchange_of([broken, "done"])
@@ -391,15 +253,3 @@ async def test_an_unreadable_call_is_text_and_its_echo_continues() -> None:
     assert reply.text == broken and not reply.calls and exchange.stats["parse_failures"] == 1
     await exchange.say([*asked, echo(reply), user("no call")], TOOLS)
     assert exchange.stats["wire_segments"] == 1
-
-
-async def test_an_agents_first_prompt_may_take_its_share_of_the_context_and_later_ones_more() -> None:
-    exchange, client = exchange_of(["A title", "one", "two"], context_limit=2000, first_share=0.5)
-    await exchange.say([user("Title for: q")])
-    with pytest.raises(Over, match=r"the prompt has 1\d{3} tokens, more than 50% of context_limit=2000"):
-        await exchange.say([SYSTEM, user("word " * 200)], TOOLS)
-    assert exchange.full and exchange.over == "context_length" and len(client.requests) == 1
-    exchange, client = exchange_of(["one", "two"], context_limit=2000, first_share=0.5)
-    first = await exchange.say([SYSTEM, user("q")], TOOLS)
-    await exchange.say([SYSTEM, user("q"), echo(first), user("word " * 200)], TOOLS)
-    assert len(client.requests) == 2

@@ -17,7 +17,6 @@ from harbortrainer.learning.treatment import UNFIT
 from harbortrainer.rollout.rollouts import GroupRequest
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.stopping import SIGNAL_STATUS, Stopped
-from harbortrainer.training import outage
 from tests.support.fake_loop import FragilePolicy, Run, ended_within
 from tests.support.tiers import first
 from tests.support.timed_loop import SIZE, STEPS, K, SlowPolicy, TimedRollouts, made
@@ -192,9 +191,8 @@ class FragileSlowPolicy(FragilePolicy):
 @pytest.mark.parametrize("nth", first(1, [4, 0]))
 @pytest.mark.parametrize("phase", ["before update", "after update", "publish", "before save", "after save"])
 async def test_after_a_lost_server_steps_are_made_again_of_the_same_trials(
-    tmp_path: Path, phase: str, nth: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, phase: str, nth: int
 ) -> None:
-    monkeypatch.setattr(outage, "FIRST_PAUSE_SEC", 0.001)
     nth = min(nth, 2) if "save" in phase else nth
     run = made(tmp_path, policy=lambda calls: FragileSlowPolicy(calls, phase, nth))
     await run.trainer.run()

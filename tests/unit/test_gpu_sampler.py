@@ -275,7 +275,7 @@ class _Stuck(Bench):
 
 def test_a_measure_that_its_limit_ends_keeps_the_turns_that_all_trials_have_ended() -> None:
     bench = _Stuck(2 * SMALL.trials + 1)
-    line = asyncio.run(measured("trials", bench, bench.trials, 0.2))
+    line = asyncio.run(measured("trials", bench, bench.trials, 1.0))
     assert line["failed"].startswith("TimeoutError")
     assert len(line["turn_ends_sec"]) == 2 and line["turn_compiled_sec"] == [0.0, 0.0]
     whole = _Stuck(SMALL.turns * SMALL.trials)

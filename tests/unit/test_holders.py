@@ -10,10 +10,10 @@ import pytest
 import requests
 from docker.errors import APIError
 
-from harbortrainer.docker import daemon
 from harbortrainer.docker.box import first_process, first_shell, holders
 from harbortrainer.docker.box.holders import Holder, Holders, Key
 from harbortrainer.docker.integrity import layer
+from tests.support.fake_engine import FakeEngine, use_engine
 
 KEY = Key(None, "run", networked=True)
 
@@ -22,7 +22,7 @@ KEY = Key(None, "run", networked=True)
 def ready(monkeypatch: pytest.MonkeyPatch) -> Holders:
     """A trial has ended, so the next one may have a holder."""
     monkeypatch.setattr(holders.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(holders, "remove_container", lambda name: None)
+    use_engine(monkeypatch, FakeEngine())
     monkeypatch.setattr(holders, "_read", lambda made, key: Holder(made, key, pid=1))
     all_of_them = Holders()
     all_of_them.ended("first", KEY)
@@ -45,13 +45,17 @@ def test_a_daemon_that_fails_once_makes_the_next_holder(ready: Holders, error: E
 def test_a_daemon_that_is_away_for_the_removal_too_leaves_room_for_the_next(
     ready: Holders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holders, "remove_container", lambda name: failing(requests.ConnectionError("away"))(name))
+    class Away(FakeEngine):
+        def remove_container(self, name: str, **_: Any) -> None:
+            raise requests.ConnectionError("away")
+
+    use_engine(monkeypatch, Away())
     with pytest.raises(requests.ConnectionError):
         ready.take("a", KEY, failing(requests.ConnectionError("away")))
     assert ready.take("b", KEY, lambda name: "made") == "made"
 
 
-class Engine:
+class Engine(FakeEngine):
     """Knows one container."""
 
     def __init__(self, *running: bool) -> None:
@@ -69,16 +73,14 @@ def test_only_a_running_container_that_is_not_seen_is_elsewhere(
     ready: Holders, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
     """One that ended at its start, as one without memory does, switches nothing off."""
-    monkeypatch.setattr(daemon, "engine", lambda: Engine(not ended))
+    use_engine(monkeypatch, Engine(not ended))
     assert ready.take("a", KEY, failing(FileNotFoundError("/proc/1234"))) is None
     assert ready.take("b", KEY, lambda name: "made") == ("made" if ended else None)
 
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_first_shells_go_on_after_a_container_that_ended(monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
-    engine = Engine(True, not ended)
-    monkeypatch.setattr(daemon, "engine", lambda: engine)
-    monkeypatch.setattr(first_shell, "engine", lambda: engine)
+    use_engine(monkeypatch, Engine(True, not ended))
     monkeypatch.setattr(first_shell, "_impossible", set())
     assert first_shell.first_shell("c") is None
     assert bool(first_shell._impossible) != ended

@@ -18,11 +18,6 @@ from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
 BROKEN = "cannot build /t/a: The command 'false' returned 1\nStep 2/2 : RUN false\n ---> 12ab\nno rule to make it\n"
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supply, "PAUSES_SEC", (0.001, 0.001))
-
-
 class Builder:
     """Makes images at once; `faults`: what a task's next tries raise, the last one for ever."""
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tinker
 
-from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.policy import PolicyTrainer, SavedState
 from harbortrainer.errors import BackendError, ServerLost, UserError, WeightsGone
 from harbortrainer.stopping import run_until
@@ -105,9 +104,6 @@ async def test_checkpoint_of_another_model_is_refused_before_it_is_loaded(fake):
     assert [entry for entry in fake.log if entry.startswith("load")] == ["load tinker://x"]
 
 
-async def reopened(_: Backend) -> None: ...
-
-
 START = SavedState("init_from=runs/a@3", "tinker://a/weights/s", "runs/a", 3)
 
 
@@ -115,8 +111,8 @@ START = SavedState("init_from=runs/a@3", "tinker://a/weights/s", "runs/a", 3)
 async def test_a_run_that_starts_from_weights_loads_them_again_when_it_has_lost_every_checkpoint(
     fake, monkeypatch, optimizer
 ):
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     policy = await PolicyTrainer.create(backend(fake), CONFIG, replace(START, optimizer=optimizer))
-    monkeypatch.setattr(Backend, "reopen", reopened)
     await policy.reload("tinker://m/weights/own")
     await policy.reload(None)
     first = f"load {START.path}" if optimizer else f"load without optimizer {START.path}"
@@ -138,8 +134,8 @@ async def test_a_start_that_the_server_does_not_have_is_an_error_and_never_the_s
             raise gone
             yield
 
-    monkeypatch.setattr(fake, "get_weights_info_by_tinker_path", lambda path: Gone())
-    monkeypatch.setattr(Backend, "reopen", reopened)
+    fake.get_weights_info_by_tinker_path = lambda path: Gone()
+    monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     with pytest.raises(WeightsGone, match=rf"{START.given}: reading {START.path}: .*give a state that this server has"):
         await (policy.reload(None) if again else PolicyTrainer.create(backend(fake), CONFIG, START))
     assert fake.log[loaded:] == []
@@ -175,21 +171,21 @@ async def test_others_weights_of_a_model_are_deleted_and_counted(fake):
     assert fake.log[-2:] == ["delete tinker://a/weights/0", "delete tinker://a/weights/2"]
 
 
-async def test_a_step_that_the_server_counts_twice_is_noticed(fake, monkeypatch):
+async def test_a_step_that_the_server_counts_twice_is_noticed(fake):
     policy = await PolicyTrainer.create(backend(fake), CONFIG)
     counts = iter([1.0, 2.0, 4.0])
 
     def optim_step(adam: tinker.AdamParams) -> Answer:
         return Answer(fake.log, "optim_step", SimpleNamespace(metrics={"skyrl.ai/optimizer_step": next(counts)}))
 
-    monkeypatch.setattr(fake, "optim_step", optim_step)
+    fake.optim_step = optim_step
     assert (await update(policy)).metrics["optim/server_step"] == 1
     await update(policy)
     with pytest.raises(ServerLost, match="counts 4 steps of these weights after 2 and one more"):
         await update(policy)
 
 
-async def test_a_batch_ends_when_the_server_no_longer_knows_the_published_weights(fake, monkeypatch):
+async def test_a_batch_ends_when_the_server_no_longer_knows_the_published_weights(fake):
     policy = await PolicyTrainer.create(backend(fake), CONFIG)
     published = await policy.publish(1)
     response = httpx.Response(404, request=httpx.Request("POST", "http://x"))
@@ -197,7 +193,7 @@ async def test_a_batch_ends_when_the_server_no_longer_knows_the_published_weight
     async def sample(*_: Any) -> Any:
         raise tinker.NotFoundError("Sampling session not found", response=response, body={})
 
-    monkeypatch.setattr(fake, "sample", sample, raising=False)
+    fake.sample = sample
     ended = asyncio.Event()
 
     async def trials() -> None:

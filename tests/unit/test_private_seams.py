@@ -9,7 +9,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from harbortrainer.docker.box import archive, shell
+from harbortrainer.docker.box import shell
+from tests.support.fake_engine import use_engine
 
 CREATED = b'HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: 10\r\n\r\n{"Id":"x"}'
 NOTHING = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n"
@@ -44,8 +45,7 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
 def test_docker_py_gives_what_came_with_the_head_of_a_stream(daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`stream._response.raw._fp.fp.peek()` in src/harbortrainer/docker/box/shell.py."""
     client = docker.APIClient(f"unix://{daemon}", version="1.44", timeout=600)
-    monkeypatch.setattr(shell, "engine", lambda *_: client)
-    monkeypatch.setattr(archive, "engine", lambda: client)
+    use_engine(monkeypatch, client)
     stream, early = shell._exec_socket("container", "user")
     with stream:
         assert early == b"early"

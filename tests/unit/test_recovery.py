@@ -14,11 +14,6 @@ from tests.support.fake_loop import FragilePolicy, Run
 from tests.support.tiers import first
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "FIRST_PAUSE_SEC", 0.001)
-
-
 def fragile(folder: Path, phase: str, nth: int, times: int = 1, **changes: Any) -> Run:
     folder.mkdir(exist_ok=True)
 

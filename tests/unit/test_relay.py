@@ -93,7 +93,6 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     made = Daemon()
     monkeypatch.setattr(relay, "_exec", lambda *_: as_exec(made.command))
     monkeypatch.setattr(relay, "_exit_code", made.exit_code)
-    monkeypatch.setattr(relay, "PAUSE_SEC", 0.01)
     return made
 
 

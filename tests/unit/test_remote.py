@@ -35,7 +35,7 @@ FAULTS += [says(""), (200, [1])]
 
 
 def remote(server: ChatServer, folder: Path, template: ChatTemplate, **fields: Any) -> RemotePolicy:
-    about = {"url": server.url, "model": "m", "answer_sec": 0.15, "usd_per_million": PRICES} | fields
+    about = {"url": server.url, "model": "m", "answer_sec": 60.0, "usd_per_million": PRICES} | fields
     policy = model_of("policy", json.dumps(about))
     assert policy is not None
     return RemotePolicy(policy, template, Spent(folder / "requests.jsonl", PRICES))
@@ -47,12 +47,6 @@ def llm_of(policy: RemotePolicy, **options: Any) -> tuple[TinkerLLM, PolicySampl
     settings: dict[str, Any] = {"max_tokens": 64, "temperature": 0.7, "context_limit": 4000}
     with sampler.of_trial("task") as own:
         return TinkerLLM(own, policy.template, **settings | options), sampler
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harbortrainer.other_models.remote_policy.FIRST_PAUSE_SEC", 0.01)
-    monkeypatch.setattr("harbortrainer.other_models.remote_policy.LONGEST_PAUSE_SEC", 0.02)
 
 
 async def test_the_endpoint_gets_messages_and_the_trial_keeps_ids_of_the_template(
@@ -110,7 +104,7 @@ async def test_while_it_is_silent_the_clock_stands_still(tmp_path: Path) -> None
         return HANG
 
     async with chat_server(silent) as server:
-        policy = remote(server, tmp_path, chat_template(QWEN3), answer_sec=60.0)
+        policy = remote(server, tmp_path, chat_template(QWEN3))
         llm, sampler = llm_of(policy, timeout=60.0)
         asking = asyncio.create_task(Chat(llm).chat("x"))
         await asked.wait()
@@ -125,7 +119,7 @@ async def test_while_it_is_silent_the_clock_stands_still(tmp_path: Path) -> None
 @pytest.mark.parametrize(("reply", "error"), [((401, "no"), SamplingError), (HANG, SamplingError)])
 async def test_what_does_not_pass_is_a_fault(tmp_path: Path, reply: Reply, error: type[Exception]) -> None:
     async with chat_server([reply]) as server:
-        policy = remote(server, tmp_path, chat_template(QWEN3))
+        policy = remote(server, tmp_path, chat_template(QWEN3), answer_sec=0.15)
         llm, sampler = llm_of(policy, timeout=0.4)
         with pytest.raises(error):
             await Chat(llm).chat("x")

@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+import requests
 
 from harbortrainer.docker.keeping import cleaning
 from harbortrainer.docker.keeping.removals import AT_ONCE, Removals, most_ended, removals
+from tests.support.fake_engine import FakeEngine, use_engine
 
 
 class Ended:
@@ -126,14 +129,13 @@ async def test_containers_that_the_daemon_refuses_to_remove_hold_no_start_up(mon
     """They wait for another try outside the turns; all are gone in the end, and the run's end waits for them."""
     refuses, removed = True, list[str]()
 
-    def remove(name: str) -> None:
-        if refuses:
-            raise ConnectionError("away")
-        removed.append(name)
+    class Refusing(FakeEngine):
+        def remove_container(self, name: str, **_: Any) -> None:
+            if refuses:
+                raise requests.ConnectionError("away")
+            removed.append(name)
 
-    monkeypatch.setattr(cleaning, "remove_container", remove)
-    monkeypatch.setattr(cleaning.requests, "RequestException", ConnectionError)
-    monkeypatch.setattr(cleaning, "FIRST_PAUSE_SEC", 0.01)
+    use_engine(monkeypatch, Refusing())
     names = [f"c{i}" for i in range(3 * most_ended(64))]
     told: list[str] = []
     with removals().starting():

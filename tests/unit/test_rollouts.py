@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from harbortrainer.docker import daemon
 from harbortrainer.errors import BackendError, EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import UNFIT, unfit
@@ -72,7 +71,6 @@ async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_tr
         answer, up = None if up else "refused", True
         return answer
 
-    monkeypatch.setattr(daemon, "FIRST_PAUSE_SEC", 0.001)
     rig = Rig(tmp_path, run, n_parallel_envs=2)
     room: Any = rig.rollouts._rooms["harbor"]
     monkeypatch.setattr(room.local.daemon, "_ping", ping)

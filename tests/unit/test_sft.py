@@ -1,7 +1,6 @@
 """A whole run of fine-tuning without a server: its rows, its journal, its end, its resume, its settings."""
 
 import shutil
-import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import tinker
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.setting import settings, shown
+from harbortrainer.setting import settings
 from harbortrainer.sft.arguments import checked
 from harbortrainer.sft.session import dry_run, run_sft
 from harbortrainer.sft.trainer import SftTrainer
@@ -20,7 +19,7 @@ from harbortrainer.sft_config import SftConfig
 from harbortrainer.stopping import LIMIT_STATUS, Stop
 from tests.support.conversations import conversation, write_conversations, write_run
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
-from tests.support.small_settings import write_prices
+from tests.support.small_settings import another, write_prices
 
 SERVER = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one")
 
@@ -310,16 +309,8 @@ async def test_a_setting_has_an_effect_or_is_refused(
     places: dict[str, str], bases: dict[tuple[str, ...], list[str]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TINKER_API_KEY", "tml-key")
-    field = settings(SftConfig)[name]
-    value, besides = SPECIAL[name] if name in SPECIAL else (_other(field.default, SftConfig, name), ())
+    value, besides = SPECIAL.get(name) or (another(SftConfig, name), ())
     if besides not in bases:
         bases[besides] = await events(places, *besides)
     changed = await events(places, *besides, f"{name}={value}")
     assert changed != bases[besides], f"{name}={value} changes nothing that leaves this process"
-
-
-def _other(default: Any, kind: type, name: str) -> str:
-    hint = typing.get_type_hints(kind)[name]
-    if typing.get_origin(hint) is typing.Literal:
-        return next(shown(value) for value in typing.get_args(hint) if value != default)
-    return shown(not default) if isinstance(default, bool) else shown(type(default)(default * 2 + 1))

@@ -11,8 +11,8 @@ from bench import soak
 from bench.journal import audit
 from bench.kills import AUDITED
 from harbortrainer.durable.jsonl import read_lines
+from harbortrainer.rollout import attempts, quarantine
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.training import outage
 
 STEPS = 16
 
@@ -32,7 +32,8 @@ class SureFaults(soak.Faults):
 async def test_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, share in (("FAILS", 0.05), ("GOES_DOWN", 0.1), ("LOSES", 0.01), ("STEPS_A_LIFE", 3), ("SAVE_EVERY", 2)):
         monkeypatch.setattr(soak, name, share)
-    monkeypatch.setattr(outage, "FIRST_PAUSE_SEC", 0.001)
+    for module, limit in ((attempts, "MAX_ATTEMPTS"), (quarantine, "MAX_FAULTS")):  # the soak sets them
+        monkeypatch.setattr(module, limit, getattr(module, limit))
     monkeypatch.setattr(soak, "forget_killed_run", lambda: None)  # of all tests' objects: a third of a second each
     faults, meter = SureFaults(3), soak.Meter()
     await soak.soak(tmp_path, argparse.Namespace(steps=STEPS, most_stale=2, trace=False, kills=True), faults, meter)

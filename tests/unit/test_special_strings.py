@@ -24,7 +24,7 @@ from harbortrainer.sft.dataset import load_dataset
 from harbortrainer.sft_config import SftConfig
 from tests.support.conversations import conversation, write_conversations
 from tests.support.fakes import ScriptedClient, byte_tokenizer, chat_template, response
-from tests.support.families import FAMILIES, GEMMA3, LLAMA, QWEN, TEKKEN, Family, chat_of
+from tests.support.families import FAMILIES, GEMMA3, LLAMA, QWEN, TEKKEN, Family, chat_of, control_ids
 
 MODEL = Path("models/quickstart")
 ORDINARY = [
@@ -95,13 +95,6 @@ def harmless(text: str, family: Family) -> str:
     for name in strings_of(family):
         text = text.replace(name, "harmless")
     return text
-
-
-def control_ids(chat: ChatTemplate, ids: Sequence[int]) -> list[int]:
-    tokenizer = chat.tokenizer
-    strings = control_strings(tokenizer.added_tokens_decoder.values(), str(tokenizer.chat_template))
-    known = {tokenizer.convert_tokens_to_ids(name) for name in strings}
-    return [token for token in ids if token in known]
 
 
 def check(chat: ChatTemplate, ids: list[int], ids_of_harmless: list[int], shown: str) -> None:

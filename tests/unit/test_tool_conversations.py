@@ -14,7 +14,7 @@ from harbortrainer.policy.special_strings import control_strings
 from harbortrainer.policy.tools import hermes
 from harbortrainer.run.metrics import turn_metrics
 from tests.support.fakes import CHATML, LLAMA3, byte_tokenizer, chat_template
-from tests.support.families import LLAMA_TOOLS, QWEN_3_5, QWEN_TOOLS, chat_of
+from tests.support.families import LLAMA_TOOLS, QWEN_3_5, QWEN_TOOLS, chat_of, control_ids
 from tests.support.tools import TOOLS, call, chats, talk, tool, written
 
 NAMES = sorted(chats())
@@ -147,13 +147,6 @@ async def test_an_answer_cut_within_a_call_is_a_failure_and_is_closed_by_the_nex
     await conversation.ask([result(answer.failure)])
     assert conversation.turns[1].new_tokens_T[0] == chat.turn_end
     assert conversation.stats["parse_failures"] == 1
-
-
-def control_ids(chat: ChatTemplate, ids: Sequence[int]) -> list[int]:
-    tokenizer = chat.tokenizer
-    strings = control_strings(tokenizer.added_tokens_decoder.values(), str(tokenizer.chat_template))
-    known = {tokenizer.convert_tokens_to_ids(name) for name in strings}
-    return [token for token in ids if token in known]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,7 @@
 """The network of trials and its host rules, without a daemon: name servers, warnings, retries."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from harbortrainer.docker.network import host_rules
 from harbortrainer.docker.network.bridge import trial_network, uses_network
 from harbortrainer.docker.network.host_rules import name_servers, set_rules
 from harbortrainer.errors import EnvironmentFault
+from tests.support.fake_engine import use_engine
 from tests.support.task_folder import write_task
 
 
@@ -50,17 +51,18 @@ class Daemon:
 
 
 @pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Daemon]:
+def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Daemon]]:
     """The daemon of this test, on a machine whose rules cannot be set for the reason `why`."""
 
     def given(*refusals: Exception, why: str = "") -> Daemon:
         daemon = Daemon(*refusals)
-        monkeypatch.setattr(network, "engine", lambda: daemon)
+        use_engine(monkeypatch, daemon)
         monkeypatch.setattr(network, "set_rules", lambda _bridge: why)
-        monkeypatch.setattr(network, "_open", {})
+        network.forget_network()
         return daemon
 
-    return given
+    yield given
+    network.forget_network()
 
 
 def test_the_network_is_created_once_and_found_again(

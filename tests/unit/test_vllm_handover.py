@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from repairs import archives, handover, vllm_adapters
+from repairs import archives, handover
 from repairs.handover import CONFIG, TENSORS, adapter_name, offer, offered
 from repairs.vllm_adapters import Adapters, version
 from repairs.vllm_client import Gone, Vllm
@@ -19,11 +19,6 @@ from tests.support.fake_vllm import KEY, FakeVllm
 
 MODEL_ID = "session:train:0"
 LAYER = "base_model.model.model.layers.0.self_attn.q_proj"
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_adapters, "LOOK_SEC", 0.001)
 
 
 class Server:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from repairs import archives, vllm_adapters, vllm_client, vllm_sampling
+from repairs import archives, vllm_adapters, vllm_sampling
 from repairs.vllm_adapters import Adapters
 from repairs.vllm_client import Ask, Refused, Vllm
 from repairs.vllm_sampling import Sampling
@@ -24,13 +24,6 @@ from tests.support.fake_vllm import KEY, TOKEN, FakeVllm
 
 ASK = Ask(prompt=(1, 2, 3), n=1, max_tokens=4, temperature=1.0, top_p=1.0, top_k=-1, seed=None)
 MODEL_ID = "session:train:0"
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_sampling, "PAUSE_SEC", 0.01)
-    monkeypatch.setattr(vllm_client, "POLL_SEC", 0.01)
-    monkeypatch.setattr(vllm_adapters, "LOAD_PAUSE_SEC", 0.01)
 
 
 @dataclasses.dataclass

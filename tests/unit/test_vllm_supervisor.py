@@ -119,8 +119,6 @@ async def supervised(plan: Plan, program: str, monkeypatch: pytest.MonkeyPatch) 
         return [sys.executable, "-c", program, str(of.ports[index]), f"{of.folder}/pid"]
 
     monkeypatch.setattr(sampler, "command", command)
-    monkeypatch.setattr(sampler, "LONGEST_PAUSE_SEC", 0.01)
-    monkeypatch.setattr(sampler, "POLL_SEC", 0.01)
     task = asyncio.create_task(sampler.supervise(plan))
     try:
         yield
@@ -178,7 +176,6 @@ async def test_vllm_that_ends_too_often_stays_away_and_the_log_says_why(
 async def test_a_full_disk_ends_no_vllm_and_its_state_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampler, "WRITE_AGAIN_SEC", 0.01)
     plan = plan_of(tmp_path)
     async with supervised(plan, SERVER, monkeypatch):
         await until(plan, lambda one: one["state"] == "ready")
