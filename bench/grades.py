@@ -155,7 +155,8 @@ async def _plain(work: Work, image: str, settings: Mapping[str, Any]) -> float |
     """Harbor's order: start, agent, tests, verification. Nothing ends, nothing is put back."""
     name = f"bench-grades-{uuid.uuid4().hex[:12]}"
     room, verifier = settings.get("environment", {}), settings.get("verifier", {})
-    limits = ("--cpus", str(room.get("cpus", 1)), "--memory", f"{room.get('memory_mb', 2048)}m")
+    cpus = min(room.get("cpus", 1), os.cpu_count() or 1)  # Docker refuses more than it has
+    limits = ("--cpus", str(cpus), "--memory", f"{room.get('memory_mb', 2048)}m")
     await _docker("run", "-d", "--name", name, *limits, image, "sh", "-c", "sleep infinity")
     try:
         await _docker("exec", "-u", "0", name, "sh", "-c", "mkdir -p /logs/agent /logs/verifier; chmod 777 /logs/*")
