@@ -141,8 +141,9 @@ async def _run(arguments: argparse.Namespace, works: Sequence[Work]) -> list[dic
 async def _control(work: Work) -> dict[str, Any]:
     """`reward` None: there is no such container, or verification wrote no reward."""
     settings, began, reward, why = read_settings(work.task), time.monotonic(), None, ""
-    if (work.task / "environment" / "docker-compose.yaml").exists() or (work.task / "steps").is_dir():
-        return {"reward": None, "seconds": 0, "why": "no plain container of services or steps"}
+    elsewhere = settings.get("verifier", {}).get("environment_mode") == "separate"
+    if elsewhere or (work.task / "environment" / "docker-compose.yaml").exists() or (work.task / "steps").is_dir():
+        return {"reward": None, "seconds": 0, "why": "no plain container of services, steps, or another verifier's"}
     try:
         image = await task_image(work.task / "environment", settings.get("environment", {}).get("docker_image"))
         reward = await _plain(work, image.reference, settings)

@@ -97,6 +97,7 @@ def test_open_files_are_raised_or_missed(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_task_that_needs_more_memory_than_there_is_is_an_error() -> None:
     check_memory([task(), task("big", memory_mb=9000)], 2, 8 * GIB, findings := Findings())
     assert only(findings).startswith("task big: memory_mb=9000, Docker has 8192 MiB") and findings.errors
+    assert only(findings).endswith("or leave out what needs it: tasks_exclude=big")
 
 
 @pytest.mark.parametrize(("n", "told"), [(8, False), (9, True)])
@@ -110,6 +111,15 @@ def test_too_many_cpus_stop_compose_alone() -> None:
     check_cpus([task("ours", cpus=4), task("composed", cpus=4, compose=True)], 2, findings := Findings())
     assert findings.errors[0].startswith("task composed: cpus=4, Docker has 2")
     assert findings.warnings[0].startswith("task ours: cpus=4")
+
+
+def test_gpus_where_docker_lists_no_runtime_for_them_are_a_warning(tmp_path: Path) -> None:
+    path = write_task(tmp_path / "a", toml="[environment]\ngpus = 2\n")
+    preflight.check_gpus([task_needs(path, {}), task()], {"runc"}, findings := Findings())
+    assert only(findings).startswith("task a: gpus=2, Docker lists no NVIDIA runtime") and not findings.errors
+    preflight.check_gpus([task_needs(path, {})], {"runc", "nvidia"}, findings := Findings())
+    preflight.check_gpus([task_needs(path, {"override_gpus": "0"})], {"runc"}, findings)
+    assert not findings.warnings
 
 
 # -- networks, tools

@@ -5,7 +5,7 @@ import re
 import resource
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ class TaskNeeds:
     compose: bool = False
     buildkit: str | None = None
     isolated: bool = False
+    gpus: int = 0
 
 
 @dataclass(slots=True)
@@ -79,6 +80,7 @@ def check_docker(
     needs = [task_needs(task, environment_kwargs, beside_mb) for task in tasks]
     check_memory(needs, n_containers, info["MemTotal"], findings)
     check_cpus(needs, info["NCPU"], findings)
+    check_gpus(needs, info.get("Runtimes") or {}, findings)
     check_isolation(needs, findings)
     check_variables(tasks, findings)
     check_compose_variables(needs, findings)
@@ -157,7 +159,7 @@ def check_memory(needs: Sequence[TaskNeeds], n: int, total: int, findings: Findi
     if too_large := [task for task in needs if task.memory_mb > have]:
         findings.errors.append(
             f"{_named(too_large)}: memory_mb={max(task.memory_mb for task in too_large)}, Docker has {have} MiB: "
-            "run on a larger machine or set environment_kwargs.override_memory_mb"
+            f"run on a larger machine, set environment_kwargs.override_memory_mb, or {_leave_out(too_large)}"
         )
     mean = sum(task.memory_mb for task in needs) / max(1, len(needs))
     if not too_large and mean * n > have:
@@ -172,7 +174,7 @@ def check_cpus(needs: Sequence[TaskNeeds], have: int, findings: Findings) -> Non
     if refused := [task for task in too_many if task.compose]:  # the Engine API's quota may be more, compose's not
         findings.errors.append(
             f"{_named(refused)}: cpus={max(task.cpus for task in refused):g}, Docker has {have}: "
-            "run on a larger machine or set environment_kwargs.override_cpus"
+            f"run on a larger machine, set environment_kwargs.override_cpus, or {_leave_out(refused)}"
         )
     if slow := [task for task in too_many if not task.compose]:
         findings.warnings.append(
@@ -199,6 +201,15 @@ def can_buildkit() -> bool:
     version = _output("docker", "--version").removeprefix("Docker version ")
     major = version.partition(".")[0]
     return major.isdigit() and int(major) < 23
+
+
+def check_gpus(needs: Sequence[TaskNeeds], runtimes: Collection[str], findings: Findings) -> None:
+    """Warn of tasks that want GPUs where Docker lists no NVIDIA runtime; newer versions may do without one."""
+    if (tasks := [task for task in needs if task.gpus]) and "nvidia" not in runtimes:
+        findings.warnings.append(
+            f"{_named(tasks)}: gpus={max(task.gpus for task in tasks)}, Docker lists no NVIDIA runtime, and trials may "
+            f"not start: set environment_kwargs.override_gpus=0, or {_leave_out(tasks)}"
+        )
 
 
 def check_isolation(needs: Sequence[TaskNeeds], findings: Findings) -> None:
@@ -281,6 +292,10 @@ def _output(*command: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
+def _leave_out(tasks: Sequence[TaskNeeds]) -> str:
+    return f"leave out what needs it: tasks_exclude={','.join(task.name for task in tasks)}"
+
+
 def _named(tasks: Sequence[TaskNeeds]) -> str:
     more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
     return f"task {tasks[0].name}{more}"
@@ -291,19 +306,23 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
 
     Raises UserError, OSError.
     """
-    agents, others, own_cpus, compose, buildkit, isolated = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
+    stated = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
+    agents, others, own_cpus, own_gpus, compose, buildkit, isolated = stated
     cpus = _override(environment_kwargs, "override_cpus") or own_cpus
     memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, others)
+    given = environment_kwargs.get("override_gpus") is not None
+    gpus = int(_override(environment_kwargs, "override_gpus")) if given else own_gpus
     name = task_dir.name
-    return TaskNeeds(name, task_dir, cpus, int(memory), compose, buildkit=buildkit, isolated=isolated)
+    return TaskNeeds(name, task_dir, cpus, int(memory), compose, buildkit=buildkit, isolated=isolated, gpus=gpus)
 
 
 def _stated_needs(task_dir: Path) -> list[Any]:
-    """Memory of the agent's environment and the most of all, CPUs; the fields of TaskNeeds from `compose` on."""
+    """Memory of the agent's environment and the most of all, CPUs, GPUs; the fields of TaskNeeds from `compose` on."""
     config = task_config(task_dir)
     environments = list(_environments(config))
     most = max(one.memory_mb or 0 for one in environments)
     stated = [config.environment.memory_mb or 0, most, max(float(one.cpus or 0) for one in environments)]
+    stated.append(max(one.gpus or 0 for one in environments))
     folder = task_dir / "environment"
     compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():
