@@ -141,8 +141,9 @@ async def _run(arguments: argparse.Namespace, works: Sequence[Work]) -> list[dic
 async def _control(work: Work) -> dict[str, Any]:
     """`reward` None: there is no such container, or verification wrote no reward."""
     settings, began, reward, why = read_settings(work.task), time.monotonic(), None, ""
-    if (work.task / "environment" / "docker-compose.yaml").exists() or (work.task / "steps").is_dir():
-        return {"reward": None, "seconds": 0, "why": "no plain container of services or steps"}
+    elsewhere = settings.get("verifier", {}).get("environment_mode") == "separate"
+    if elsewhere or (work.task / "environment" / "docker-compose.yaml").exists() or (work.task / "steps").is_dir():
+        return {"reward": None, "seconds": 0, "why": "no plain container of services, steps, or another verifier's"}
     try:
         image = await task_image(work.task / "environment", settings.get("environment", {}).get("docker_image"))
         reward = await _plain(work, image.reference, settings)
@@ -155,7 +156,8 @@ async def _plain(work: Work, image: str, settings: Mapping[str, Any]) -> float |
     """Harbor's order: start, agent, tests, verification. Nothing ends, nothing is put back."""
     name = f"bench-grades-{uuid.uuid4().hex[:12]}"
     room, verifier = settings.get("environment", {}), settings.get("verifier", {})
-    limits = ("--cpus", str(room.get("cpus", 1)), "--memory", f"{room.get('memory_mb', 2048)}m")
+    cpus = min(room.get("cpus", 1), os.cpu_count() or 1)  # Docker refuses more than it has
+    limits = ("--cpus", str(cpus), "--memory", f"{room.get('memory_mb', 2048)}m")
     await _docker("run", "-d", "--name", name, *limits, image, "sh", "-c", "sleep infinity")
     try:
         await _docker("exec", "-u", "0", name, "sh", "-c", "mkdir -p /logs/agent /logs/verifier; chmod 777 /logs/*")

@@ -11,9 +11,12 @@ UserError                a mistake, or a fault outside this code: one message wi
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import override
+from typing import TYPE_CHECKING, override
 
 from harbortrainer.commands import fitted
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class UserError(Exception):
@@ -34,6 +37,14 @@ def refuse(problems: Iterable[str]) -> None:
 def one_line(said: object, most: int = 200) -> str:
     """Return what an error or a program says, as one harmless line of at most `most` letters."""
     return harmless(" ".join(str(said).split())[:most])
+
+
+def wrong_field(error: "ValidationError") -> str:
+    """Return the first fault of a value that pydantic refuses: field, value, what is wrong."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    what = first["msg"].removeprefix("Value error, ")
+    return one_line(f"{where}: missing" if first["type"] == "missing" else f"{where}={first['input']!r}: {what}", 300)
 
 
 def harmless(text: str) -> str:

@@ -31,8 +31,11 @@ def test_images_are_made_once_and_what_fails_is_named_with_the_builders_words(tm
         status, (why, counts) = build(*words, "tasks_exclude=two")
         assert status == 1 and why.startswith("broken: image: cannot build ") and why.endswith("no rule to make it")
         assert counts.startswith("2 tasks: images of 1 made, of 0 here before, of 1 not to be made")
+        write_task(tmp_path / "composed")
+        (tmp_path / "composed/environment/docker-compose.yaml").write_text("services: {main: {}}\n")
         status, lines = build(*words)
-        assert status == 1 and "3 tasks: images of 1 made, of 1 here before" in lines[-1]
+        assert status == 1 and "4 tasks: images of 1 made, of 1 here before, of 1 not to be made" in lines[-1]
+        assert ", of 1 left to their trials, by docker compose; " in lines[-1]
         assert [row["name"] for row in json.loads(report.read_text()) if row["why"]] == ["broken"]
         assert all(images.is_here(images.task_reference(task / "environment")) for task in good)
     finally:

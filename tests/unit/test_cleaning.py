@@ -87,6 +87,7 @@ def test_an_image_without_a_name_goes_when_it_cannot_be_one_that_is_being_built(
 def test_before_a_run_dead_things_and_unused_images_go(monkeypatch: pytest.MonkeyPatch) -> None:
     images = Images(monkeypatch, used=50, unused=40)
     images.tagged["used"] = time.time()
-    assert tidy() == ["removed from Docker: 1 task images unused for 30 days"] and images.removed == ["unused"]
+    gone = "removed from Docker: 1 task image without a name or not used for 30 days"
+    assert tidy() == [gone] and images.removed == ["unused"]
     images.known, images.owned = [], [container("a", DEAD), container("b", DEAD)]
     assert tidy() == ["removed from Docker: 2 containers, networks, volumes or images of dead runs"]

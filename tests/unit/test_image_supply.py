@@ -188,6 +188,6 @@ async def test_progress_is_said_while_trials_wait(monkeypatch: pytest.MonkeyPatc
         ends.set()
         assert await waiting == ""
     assert lines[0] == (
-        "task images: those of 1 of the next 3 tasks are ready, 1 under way; about 1 min for the others; the trials "
-        "of 1 tasks wait"
+        "task images: those of 1 of the next 3 tasks are ready, 1 under way (b for 0 s); about 1 min for the others; "
+        "1 tasks wait for theirs"
     )

@@ -46,6 +46,14 @@ def test_every_outcome_has_a_treatment_and_faults_are_never_trained_on() -> None
     assert TREATMENTS[Outcome.CANCELLED] is Treatment.DROP
 
 
+def test_the_end_of_a_long_message_is_in_the_detail() -> None:
+    found = result(error="RuntimeError")
+    found.exception_info = fault("RuntimeError", f"Command: docker {'--file x ' * 99}failed\nno such service: db")
+    _, detail, _ = classify(found, llm())
+    assert detail.startswith("RuntimeError: Command: docker") and detail.endswith("failed no such service: db")
+    assert len(detail) < 500
+
+
 @pytest.mark.parametrize("stop_reason", GRADED)
 def test_graded_trials_keep_the_verifiers_reward(stop_reason: str) -> None:
     outcome, _, reward = classify(result({"reward": 0.5}), llm(stop_reason))

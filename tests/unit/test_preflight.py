@@ -95,6 +95,7 @@ def test_open_files_are_raised_or_missed(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_task_that_needs_more_memory_than_there_is_is_an_error() -> None:
     check_memory([task(), task("big", memory_mb=9000)], 2, 8 * GIB, findings := Findings())
     assert only(findings).startswith("task big: memory_mb=9000, Docker has 8192 MiB") and findings.errors
+    assert only(findings).endswith("or leave out what needs it: tasks_exclude=big")
 
 
 @pytest.mark.parametrize(("n", "told"), [(8, False), (9, True)])
@@ -108,6 +109,15 @@ def test_too_many_cpus_stop_compose_alone() -> None:
     check_cpus([task("ours", cpus=4), task("composed", cpus=4, compose=True)], 2, findings := Findings())
     assert findings.errors[0].startswith("task composed: cpus=4, Docker has 2")
     assert findings.warnings[0].startswith("task ours: cpus=4")
+
+
+def test_gpus_where_docker_lists_no_runtime_for_them_are_a_warning(tmp_path: Path) -> None:
+    path = write_task(tmp_path / "a", toml="[environment]\ngpus = 2\n")
+    preflight.check_gpus([task_needs(path, {}), task()], {"runc"}, findings := Findings())
+    assert only(findings).startswith("task a: gpus=2, Docker lists no NVIDIA runtime") and not findings.errors
+    preflight.check_gpus([task_needs(path, {})], {"runc", "nvidia"}, findings := Findings())
+    preflight.check_gpus([task_needs(path, {"override_gpus": "0"})], {"runc"}, findings)
+    assert not findings.warnings
 
 
 # -- tools
@@ -190,3 +200,23 @@ def test_a_variable_that_tasks_take_and_that_is_not_set_is_named(
     monkeypatch.setenv("JUDGE_KEY", "k")
     preflight.check_variables(both, findings := Findings())
     assert not findings.errors
+
+
+def test_a_variable_of_a_compose_file_that_nothing_sets_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write_task(tmp_path / "a", toml='[environment]\ncpus = 1\n[environment.env]\nOWN = "x"\n')
+    (path / "environment/docker-compose.yaml").write_text(
+        "# ${COMMENT}\nservices:\n  main:\n    image: ${MAIN_IMAGE_NAME} $OWN ${HOST_AGENT_LOGS_PATH} ${SET}\n"
+        "    command: echo $$PWD ${WITH:-x} ${TEST_DIR} $BARE ${CPUS} ${MEMORY}\n"
+    )
+    for name in ("COMMENT", "TEST_DIR", "BARE", "CPUS", "MEMORY", "WITH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SET", "")
+    preflight.check_compose_variables([task_needs(path, {}), task_needs(path, {})], findings := Findings())
+    bare, memory, other = findings.warnings
+    assert bare.startswith("task a and 1 more: docker-compose.yaml uses ${BARE}, which is not set, and is empty then")
+    assert "${MEMORY}" in memory and "set environment_kwargs.override_memory_mb=2048" in memory
+    assert "${TEST_DIR}" in other and not findings.errors
+    preflight.check_compose_variables([task_needs(path, {"override_memory_mb": 1024})], findings := Findings())
+    assert not any("MEMORY" in line for line in findings.warnings)

@@ -57,6 +57,17 @@ def test_a_reward_may_be_a_link_within_its_folder(verifier: SafeVerifier) -> Non
     assert verifier._parse_reward_text() == {"reward": 0.5} and verifier._parse_reward_json() == {"reward": 1}
 
 
+def test_beside_a_reward_may_be_what_is_no_number(verifier: SafeVerifier) -> None:
+    file = verifier.trial_paths.reward_json_path
+    for beside in ("[1.0, 0.5]", '"why"', "null", "NaN", '{"rows": 5}'):
+        file.write_text(f'{{"reward": 0.5, "rows": {beside}, "success": 1}}')
+        assert verifier._parse_reward_json() == {"reward": 0.5}, beside
+    for wrong in ('{"reward": [1.0]}', '{"reward": NaN}', '{"score": 1.0, "why": "x"}', '["reward"]', '{"reward": 1'):
+        file.write_text(wrong)
+        with pytest.raises(VerifierOutputParseError):
+            verifier._parse_reward_json()
+
+
 def test_of_what_tests_printed_the_beginning_and_the_end_are_read(verifier: SafeVerifier) -> None:
     paths = verifier.trial_paths
     paths.test_stdout_path.write_text("short")

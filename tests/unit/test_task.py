@@ -50,8 +50,21 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
         make_task(tmp_path / category, "one")
     with pytest.raises(UserError, match=rf"in folders of it; name these: {tmp_path}/files,{tmp_path}/shell$"):
         load_tasks(str(tmp_path))
+    for name in ("files", "shell"):
+        (tmp_path / name).rename(tmp_path / f"of-{name}")
+    make_task(tmp_path / "x/y/z", "one")
+    make_task(tmp_path / "x/y/z/v", "too-deep")
+    with pytest.raises(UserError, match=rf"name these: {tmp_path}/of-files,{tmp_path}/of-shell,{tmp_path}/x/y/z$"):
+        load_tasks(str(tmp_path))
     (tmp_path / "task.toml").touch()
     with pytest.raises(UserError, match=r"tasks_dir=.*: a task itself; give the folder that it is in"):
+        load_tasks(str(tmp_path))
+
+
+def test_tasks_of_the_form_before_harbor_are_named_with_what_converts_them(tmp_path: Path) -> None:
+    (tmp_path / "new ones/a").mkdir(parents=True)
+    (tmp_path / "new ones/a/task.yaml").write_text("instruction: Do a.\n")
+    with pytest.raises(UserError, match=rf"harbor task migrate -i '{tmp_path}/new ones' -o NEW_FOLDER$"):
         load_tasks(str(tmp_path))
 
 
@@ -63,7 +76,9 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
         ("tests/test.sh", "", "tests/test.sh"),
         ("environment/Dockerfile", "", "no environment/Dockerfile"),
         ("", "not toml", r"task\.toml: Expected"),
-        ("", '[verifier]\ntimeout_sec = "soon"\n', "timeout_sec"),
+        ("", '[verifier]\ntimeout_sec = "soon"\n', r"task\.toml: verifier\.timeout_sec='soon': Input should be"),
+        ("", '[task]\nname = "a"\n', r"task\.toml: task\.name='a': Package name must"),
+        ("", "[task]\n", r"task\.toml: task\.name: missing"),
     ],
 )
 def test_broken_tasks_are_named_and_can_be_left_out(tmp_path: Path, without: str, toml: str, reason: str) -> None:

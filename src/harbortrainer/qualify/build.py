@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import AUTO
+from harbortrainer.docker.box.compose import COMPOSE
 from harbortrainer.docker.checks.host import DockerHost, cleaned, maker
 from harbortrainer.docker.checks.preflight import connect
 from harbortrainer.docker.daemon import call
@@ -96,8 +97,10 @@ async def _build(paths: Sequence[Path], args: BuildArgs, made: list[Path]) -> di
 def _show(paths: Sequence[Path], made: Sequence[Path], lacking: Mapping[Path, str], seconds: float) -> None:
     for path, why in lacking.items():
         print(f"{path.name}: {why}")
-    here = len(paths) - len(made) - len(lacking)
+    composed = sum((path / "environment" / COMPOSE).exists() for path in paths if path not in (*made, *lacking))
+    here = len(paths) - len(made) - len(lacking) - composed
     line = f"{len(paths)} tasks: images of {len(made)} made, of {here} here before, of {len(lacking)} not to be made"
+    line += f", of {composed} left to their trials, by docker compose" if composed else ""
     print(f"{line}; {seconds:.0f} s")
 
 

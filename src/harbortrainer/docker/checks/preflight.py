@@ -1,10 +1,11 @@
 """What the Docker daemon can carry: checks, once before a run, of version, disk, memory, CPUs, networks and tools."""
 
 import os
+import re
 import resource
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ DESCRIPTORS_BESIDE_ENVS = 256
 DESCRIPTORS_AN_ENV = 8
 _CLI_SEC = 30
 _MIB = 1024**2
+_VARIABLE = re.compile(r"(?<!\$)\$(?:\{(\w+)\}|([A-Za-z_]\w*))")  # of a compose file, without a default
+_LOG_MOUNT = re.compile(r"(?:ENV|HOST)_(?:VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH")  # Harbor sets these, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class TaskNeeds:
     memory_mb: int
     compose: bool = False
     buildkit: str | None = None
+    gpus: int = 0
 
 
 @dataclass(slots=True)
@@ -74,7 +78,9 @@ def check_docker(
     needs = [task_needs(task, environment_kwargs, beside_mb) for task in tasks]
     check_memory(needs, n_containers, info["MemTotal"], findings)
     check_cpus(needs, info["NCPU"], findings)
+    check_gpus(needs, info.get("Runtimes") or {}, findings)
     check_variables(tasks, findings)
+    check_compose_variables(needs, findings)
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
@@ -150,7 +156,7 @@ def check_memory(needs: Sequence[TaskNeeds], n: int, total: int, findings: Findi
     if too_large := [task for task in needs if task.memory_mb > have]:
         findings.errors.append(
             f"{_named(too_large)}: memory_mb={max(task.memory_mb for task in too_large)}, Docker has {have} MiB: "
-            "run on a larger machine or set environment_kwargs.override_memory_mb"
+            f"run on a larger machine, set environment_kwargs.override_memory_mb, or {_leave_out(too_large)}"
         )
     mean = sum(task.memory_mb for task in needs) / max(1, len(needs))
     if not too_large and mean * n > have:
@@ -165,7 +171,7 @@ def check_cpus(needs: Sequence[TaskNeeds], have: int, findings: Findings) -> Non
     if refused := [task for task in too_many if task.compose]:  # the Engine API's quota may be more, compose's not
         findings.errors.append(
             f"{_named(refused)}: cpus={max(task.cpus for task in refused):g}, Docker has {have}: "
-            "run on a larger machine or set environment_kwargs.override_cpus"
+            f"run on a larger machine, set environment_kwargs.override_cpus, or {_leave_out(refused)}"
         )
     if slow := [task for task in too_many if not task.compose]:
         findings.warnings.append(
@@ -194,6 +200,15 @@ def can_buildkit() -> bool:
     return major.isdigit() and int(major) < 23
 
 
+def check_gpus(needs: Sequence[TaskNeeds], runtimes: Collection[str], findings: Findings) -> None:
+    """Warn of tasks that want GPUs where Docker lists no NVIDIA runtime; newer versions may do without one."""
+    if (tasks := [task for task in needs if task.gpus]) and "nvidia" not in runtimes:
+        findings.warnings.append(
+            f"{_named(tasks)}: gpus={max(task.gpus for task in tasks)}, Docker lists no NVIDIA runtime, and trials may "
+            f"not start: set environment_kwargs.override_gpus=0, or {_leave_out(tasks)}"
+        )
+
+
 def check_variables(tasks: Sequence[Path], findings: Findings) -> None:
     """Check that this process has the environment variables that tasks take from it: `${NAME}` without a default."""
     lacking: dict[str, list[str]] = {}
@@ -215,6 +230,34 @@ def _variables(task_dir: Path) -> list[str]:
     return sorted({name for env in given for name, default in get_required_host_vars(env) if default is None})
 
 
+def check_compose_variables(needs: Sequence[TaskNeeds], findings: Findings) -> None:
+    """Warn of variables that compose files take from where nothing sets them; CPUS, MEMORY: Harbor, from task.toml."""
+    lacking: dict[str, list[TaskNeeds]] = {}
+    for task in (one for one in needs if one.compose):
+        stated = {"CPUS": task.cpus, "MEMORY": task.memory_mb}
+        for name in fact(task.path, "compose variables", partial(_compose_variables, task.path)):
+            if name not in os.environ and not stated.get(name):
+                lacking.setdefault(name, []).append(task)
+    for name, tasks in lacking.items():
+        fix = {"CPUS": "environment_kwargs.override_cpus=1", "MEMORY": "environment_kwargs.override_memory_mb=2048"}
+        findings.warnings.append(
+            f"{_named(tasks)}: docker-compose.yaml uses ${{{name}}}, which is not set, and is empty then: "
+            f"set {fix.get(name, 'it in the environment')}, or leave out tasks that need it"
+        )
+
+
+def _compose_variables(task_dir: Path) -> list[str]:
+    """Names without a default that Harbor does not set, with CPUS and MEMORY."""
+    from harbor.environments.docker.compose_env import ComposeInfraEnvVars
+
+    given = {name.upper() for name in ComposeInfraEnvVars.model_fields} - {"CPUS", "MEMORY"}
+    given |= {*task_config(task_dir).environment.env}
+    lines = (task_dir / "environment" / COMPOSE).read_text(errors="replace").splitlines()
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    used = {braced or bare for braced, bare in _VARIABLE.findall(text)} - given
+    return sorted(name for name in used if not _LOG_MOUNT.fullmatch(name))
+
+
 def _is_to_build(task: TaskNeeds) -> bool:
     """Whether its Dockerfile needs BuildKit and Docker lacks its image."""
     return task.buildkit is not None and not is_here(task_reference(task.path / "environment"))
@@ -231,6 +274,10 @@ def _output(*command: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
+def _leave_out(tasks: Sequence[TaskNeeds]) -> str:
+    return f"leave out what needs it: tasks_exclude={','.join(task.name for task in tasks)}"
+
+
 def _named(tasks: Sequence[TaskNeeds]) -> str:
     more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
     return f"task {tasks[0].name}{more}"
@@ -241,19 +288,23 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
 
     Raises UserError, OSError.
     """
-    agents, others, own_cpus, compose, buildkit = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
+    stated = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
+    agents, others, own_cpus, own_gpus, compose, buildkit = stated
     cpus = _override(environment_kwargs, "override_cpus") or own_cpus
     memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, others)
+    given = environment_kwargs.get("override_gpus") is not None
+    gpus = int(_override(environment_kwargs, "override_gpus")) if given else own_gpus
     name = task_dir.name
-    return TaskNeeds(name, task_dir, cpus, int(memory), compose, buildkit=buildkit)
+    return TaskNeeds(name, task_dir, cpus, int(memory), compose, buildkit=buildkit, gpus=gpus)
 
 
 def _stated_needs(task_dir: Path) -> list[Any]:
-    """Memory of the agent's environment and the most of all, CPUs; the fields of TaskNeeds from `compose` on."""
+    """Memory of the agent's environment and the most of all, CPUs, GPUs; the fields of TaskNeeds from `compose` on."""
     config = task_config(task_dir)
     environments = list(_environments(config))
     most = max(one.memory_mb or 0 for one in environments)
     stated = [config.environment.memory_mb or 0, most, max(float(one.cpus or 0) for one in environments)]
+    stated.append(max(one.gpus or 0 for one in environments))
     folder = task_dir / "environment"
     compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():

@@ -56,6 +56,7 @@ class _Order:
     lacking: str | None = None
     holders: int = 0
     settled: asyncio.Event = field(default_factory=asyncio.Event)
+    began: float = 0.0  # the loop's time at which its images were begun
 
 
 class ImageSupply:
@@ -163,6 +164,7 @@ class ImageSupply:
 
     async def _settle(self, order: _Order) -> None:
         """Make the images of one task, or find out that they cannot be made."""
+        order.began = asyncio.get_running_loop().time()
         try:
             if not await self._has_room(order):
                 return
@@ -279,9 +281,11 @@ class ImageSupply:
         left = sum(not self._order(task).settled.is_set() for task in ahead)
         line = f"task images: those of {len(ahead) - left} of the next {len(ahead)} tasks are ready"
         line += f", {len(self._making)} under way"
+        if oldest := min(map(self._order, self._making), key=lambda order: order.began, default=None):
+            line += f" ({oldest.task.name} for {asyncio.get_running_loop().time() - oldest.began:.0f} s)"
         if self._seconds and left:
             mean = sum(self._seconds[-FIRST:]) / len(self._seconds[-FIRST:])
             line += f"; about {max(1, round(left * mean / self._n / 60))} min for the others"
         if (waiting := len(self._waiting)) > 0:
-            line += f"; the trials of {waiting} tasks wait"
+            line += f"; {waiting} tasks wait for theirs"
         return line if not self.failed else f"{line}; {len(self.failed)} tasks are left out"

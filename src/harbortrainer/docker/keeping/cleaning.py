@@ -31,6 +31,7 @@ from harbortrainer.docker.keeping.ownership import BUILT, LABEL, NETWORK, RUN_ID
 from harbortrainer.docker.keeping.removals import removals
 from harbortrainer.durable.process import PID
 from harbortrainer.stopping import daemon_future
+from harbortrainer.text import counted
 
 GB = 1000**3  # as Docker counts
 MAX_REFUSALS = 5  # of one removal, by a daemon that answers
@@ -167,7 +168,7 @@ def reap(run_id: str | None = None) -> list[str]:
 
 
 def tidy(run_id: str | None = None) -> list[str]:
-    """Remove before a run what dead runs and its earlier processes left, and images unused for UNUSED_DAYS.
+    """Remove before a run what dead runs and its earlier processes left, and images unused for UNUSED_DAYS or nameless.
 
     Returns at most one line, on what was removed. Blocking. Raises docker.errors.DockerException when the daemon does
     not answer.
@@ -175,7 +176,8 @@ def tidy(run_id: str | None = None) -> list[str]:
     left = reap(run_id)
     old = [one for one in candidates(UNUSED_DAYS) if one.thing.kind == "image" and not one.thing.remove()]
     parts = [f"{len(left)} containers, networks, volumes or images of dead runs"] if left else []
-    parts += [f"{len(old)} task images unused for {UNUSED_DAYS:g} days"] if old else []
+    images = f"{counted(len(old), 'task images')} without a name or not used for {UNUSED_DAYS:g} days"
+    parts += [images] if old else []
     return [f"removed from Docker: {' and '.join(parts)}"] if parts else []
 
 

@@ -16,7 +16,7 @@ from harbortrainer.config import Config
 from harbortrainer.docker.box.compose import COMPOSE, read_compose
 from harbortrainer.docker.checks.preflight import network_modes
 from harbortrainer.durable.facts import fact
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, wrong_field
 from harbortrainer.harbor import task_config
 from harbortrainer.learning.agents import by_agent
 from harbortrainer.model_api.prompts import Prompts
@@ -192,7 +192,7 @@ def _config(given: Mapping[str, Any], kwargs: Mapping[str, Any], **fields: Any) 
     try:
         return EnvironmentConfig(**fields, kwargs={**options, **kwargs})
     except ValidationError as error:
-        raise _wrong(error) from error
+        raise UserError(f"environment_kwargs.{wrong_field(error)}") from error
 
 
 def _engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,11 +200,5 @@ def _engine_options(given: Mapping[str, Any]) -> dict[str, Any]:
     try:
         own = EngineOptions.model_validate({name: given[name] for name in EngineOptions.model_fields if name in given})
     except ValidationError as error:
-        raise _wrong(error) from error
+        raise UserError(f"environment_kwargs.{wrong_field(error)}") from error
     return own.model_dump(exclude_unset=True)
-
-
-def _wrong(error: ValidationError) -> UserError:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return UserError(f"environment_kwargs.{where}={first['input']!r}: {first['msg']}")

@@ -7,6 +7,7 @@ from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.learning.treatment import UNFIT
 from harbortrainer.policy.tinker_llm import TinkerLLM
 from harbortrainer.rollout.quarantine import SAMPLING, UNANSWERED
+from harbortrainer.text import shortened
 
 if TYPE_CHECKING:
     from harbor.models.trial.result import ExceptionInfo, TrialResult
@@ -21,7 +22,7 @@ GRADED = {
     "interrupted": Outcome.AGENT_TIMEOUT,  # by Harbor's own limit on the agent; nothing else is graded after that
     "policy_error": Outcome.POLICY_ERROR,
 }
-
+_ENDS = 100, 300  # characters of an exception's message, its first and its last, that a detail has
 
 Verdict = tuple[Outcome, str, float | None]  # outcome, detail in one line, reward
 
@@ -49,7 +50,8 @@ def without_grade(result: "TrialResult") -> Verdict | None:
     """Return the verdict on a trial whose grade an exception prevented; None = none did."""
     if (fault := ungraded(result)) is None:
         return None
-    detail = f"{fault.exception_type}: {' '.join(fault.exception_message.split())[:300]}"
+    message = shortened(" ".join(fault.exception_message.split()), *_ENDS)  # a command first, why it failed last
+    detail = f"{fault.exception_type}: {' '.join(message.split())}"
     return _blame(result, fault), detail, None
 
 

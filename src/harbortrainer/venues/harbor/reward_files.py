@@ -1,5 +1,7 @@
 """Harbor's verifier, without its reading of reward files that a container may have made large, endless, or no files."""
 
+import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -11,7 +13,10 @@ from harbortrainer.docker.box.archive import REWARD
 
 
 class SafeVerifier(Verifier):
-    """Harbor's. A reward file that is no regular one, or larger than REWARD, raises VerifierOutputParseError."""
+    """Harbor's, but what lies beside a number `reward` may be anything, as notes of the verifier.
+
+    A reward file that is no regular one, or larger than REWARD, raises VerifierOutputParseError.
+    """
 
     @override
     def _parse_reward_text(self) -> dict[str, float | int]:
@@ -21,7 +26,22 @@ class SafeVerifier(Verifier):
     @override
     def _parse_reward_json(self) -> dict[str, float | int]:
         _check(self.trial_paths.reward_json_path)
-        return super()._parse_reward_json()
+        try:
+            return super()._parse_reward_json()
+        except VerifierOutputParseError:
+            if (reward := _named_reward(self.trial_paths.reward_json_path)) is None:
+                raise
+            return {"reward": reward}
+
+
+def _named_reward(file: Path) -> float | None:
+    """Return the finite number that a JSON file calls `reward`; None = there is no such number."""
+    try:
+        found = json.loads(file.read_text())
+    except ValueError:
+        return None
+    value = found.get("reward") if isinstance(found, dict) else None
+    return value if isinstance(value, int | float) and -math.inf < value < math.inf else None
 
 
 def _check(file: Path) -> None:
