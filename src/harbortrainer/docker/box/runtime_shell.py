@@ -102,7 +102,7 @@ async def streams_of(pipes: Pipes, limit: int) -> tuple[asyncio.StreamReader, as
 
 
 class _Both(asyncio.ReadTransport):
-    """Standard output and errors. `open`: those of them that have not ended."""
+    """Standard output and errors. `open`: the living ones."""
 
     def __init__(self) -> None:
         super().__init__()
