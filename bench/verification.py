@@ -4,13 +4,15 @@
 
 Two kinds of containers take turns: one whose phase is closed and whose verification is watched, and one that is
 verified as it is. The rows below are parts of a watched trial. Seconds are medians of the trials; CPU is of this
-process and of the watcher, a trial. Leave the machine alone meanwhile.
+process, of its children (the watcher, and the runtime that starts a shell), and of Docker with what it started, a
+trial. Leave the machine alone meanwhile.
 
 The second table: what a system call of any other process costs while processes of a policy are traced.
 """
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import logging
 import math
@@ -33,7 +35,8 @@ from tests.support.docker_parts import started
 from tests.support.task_folder import write_task
 
 RUN_ID = "bench-verification"
-HEADINGS = ("", "s a trial", "slowest", "own CPU ms", "watcher's CPU ms")
+HEADINGS = ("", "s a trial", "slowest", "own CPU ms", "children's", "Docker's")
+DOCKER = ("dockerd", "containerd", "containerd-shim")
 WORK = "echo Hello > hello.txt; mkdir -p /app/src; for i in $(seq 200); do echo x > /app/src/$i.txt; done"
 TESTS = "for i in $(seq 50); do cat /app/hello.txt; done > /dev/null"  # of the verifier
 CALLS, ROUNDS = 100_000, 30  # of a system call
@@ -83,7 +86,7 @@ def _call_ns() -> float:
 
 async def _run(arguments: argparse.Namespace) -> None:
     seconds: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
-    cpu: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    cpu: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         task = write_task(Path(folder) / "task")
         for number in range(-1, arguments.rounds):  # the first builds the image, starts the watcher and fills caches
@@ -98,7 +101,7 @@ async def _run(arguments: argparse.Namespace) -> None:
         used = [f"{statistics.median(each):.1f}" for each in zip(*cpu[kind], strict=True)]
         rows.append([kind, *_summary([sum(parts) for parts in took]), *used])
     rows += [
-        [f"  {part}", *_summary(list(took)), "", ""]
+        [f"  {part}", *_summary(list(took)), "", "", ""]
         for part, took in zip(PARTS, zip(*seconds[WATCHED], strict=True), strict=True)
     ]
     report.publish("bench.verification", "protection of rewards", HEADINGS, rows, None)
@@ -108,16 +111,17 @@ def _summary(took: list[float]) -> list[str]:
     return [f"{statistics.median(took):.3f}", f"{max(took):.3f}"]
 
 
-async def _batch(task: Path, kind: str, parallel: int) -> tuple[list[list[float]], tuple[float, float]]:
-    """Seconds of each trial's parts, all verified at once; CPU ms a trial of this process and of the watcher."""
+async def _batch(task: Path, kind: str, parallel: int) -> tuple[list[list[float]], list[float]]:
+    """Seconds of each trial's parts, all verified at once; CPU ms a trial as in HEADINGS."""
     async with AsyncExitStack() as stack:
         running = [await stack.enter_async_context(started(task, RUN_ID)) for _ in range(parallel)]
         for environment in running:
             await environment.exec(WORK, user="root")
-        own, watchers = time.process_time(), _children_cpu()
+        own, children, docker = time.process_time(), _children_cpu(), _docker_cpu()
         took = await asyncio.gather(*(_verified(one, watched=kind == WATCHED) for one in running))
-        own, watchers = time.process_time() - own, _children_cpu() - watchers
-        return took, (1000 * own / parallel, 1000 * watchers / parallel)
+        own, children = time.process_time() - own, _children_cpu() - children
+        dockers = sum(seconds - docker.get(pid, seconds) for pid, seconds in _docker_cpu().items())
+        return took, [1000 * seconds / parallel for seconds in (own, children, dockers)]
 
 
 def _children_cpu() -> float:
@@ -126,6 +130,17 @@ def _children_cpu() -> float:
     children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children"))
     living = sum(time.clock_gettime(~int(pid) << 3 | 2) for pid in children.split())  # clock_getcpuclockid(3)
     return ended.ru_utime + ended.ru_stime + living
+
+
+def _docker_cpu() -> dict[str, float]:
+    """Seconds of the daemon, containerd and each shim, and of what they started that has ended."""
+    seconds = dict[str, float]()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            head, _, rest = (folder / "stat").read_text().rpartition(")")
+            if head.partition("(")[2] in DOCKER:
+                seconds[folder.name] = sum(map(int, rest.split()[11:15])) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 async def _verified(environment: DockerEngineEnvironment, *, watched: bool) -> list[float]:

@@ -33,6 +33,8 @@ from harbortrainer.docker.box.first_process import began, process_folder, root_o
 
 MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
 MOST_FOLDERS = 64  # of its entries: each may be open
+# Bytes: the daemon and its runtime read these, and wait for a pipe.
+USERS, MOST_USERS = ("/etc/passwd", "/etc/group"), 16 << 20
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
@@ -219,6 +221,18 @@ def check_system(name: str) -> None:
     with _entered(name) as root, contextlib.ExitStack() as opened:
         _check_devices(root, opened)
         _opened("tmp", root, opened)
+
+
+def check_users(name: str) -> None:
+    """Raises Unusual when a list of users is no plain file, or too large."""
+    with _entered(name) as root, contextlib.ExitStack() as opened:
+        for path in USERS:
+            above, last = _parts(path)
+            folder = _opened(above, root, opened)
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(last, dir_fd=folder, follow_symlinks=False)
+                if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_USERS:
+                    raise Unusual(path)
 
 
 def _check_devices(root: int, opened: contextlib.ExitStack) -> None:

@@ -17,6 +17,8 @@ from docker.errors import DockerException
 from harbortrainer.docker.box.archive import GO_LINK, stat_of
 from harbortrainer.docker.box.command import BLOCKS, BOOT, PREAMBLE, READY, SAY_READY, ShellCommand, script
 from harbortrainer.docker.box.first_shell import DOCKER_FRAME, STDERR, duplex, first_shell, frames
+from harbortrainer.docker.box.root_folder import MOST_USERS, USERS
+from harbortrainer.docker.box.runtime_shell import runtime_shell, streams_of
 from harbortrainer.docker.daemon import call, engine, ping_docker
 from harbortrainer.docker.keeping.cleaning import in_background
 
@@ -26,7 +28,7 @@ _NOT_STARTED = f"what was started as a shell did not answer within {BOOT_SEC} s"
 KILL_WAIT_SEC = 5.0
 IN_FLIGHT_SEC = 0.2  # until the output of a process that has ended is here
 _STDOUT, _PAUSE_SEC = 1, 0.005
-_USERS, _MOST_USERS = ("/etc/passwd", "/etc/group"), 16 << 20  # bytes: the daemon reads them, and waits for a pipe
+_WORDS, _BUFFER = ["sh", "-c", BOOT], 1024 * 1024
 _GO_NO_FILE = 0x8F280000  # bits of Go's file modes: a folder, link, pipe, socket, device, ...
 
 
@@ -107,20 +109,29 @@ class Shell:
         Raises docker.errors.APIError when the container is not up, ShellGone when no shell starts in it, RuntimeError
         when something else does.
         """
+        if user == "root" and (pipes := await call(runtime_shell, container, _WORDS, BOOT_SEC)):
+            return await cls._ready(*await streams_of(pipes, _BUFFER), process=pipes.process)
         raw, early = await call(_exec_socket, container, user)
-        return await cls._ready(raw, early)
+        return await cls._ready(*await asyncio.open_connection(sock=raw, limit=_BUFFER), early)
 
     @classmethod
     async def first(cls, container: str) -> "Shell | None":
         """Get the root shell that started with the container; None = it has none, or it cannot be reached from here."""
         with contextlib.suppress(ShellGone):
             if found := await call(first_shell, container):
-                return await cls._ready(*found)
+                raw, early, process = found
+                return await cls._ready(*await asyncio.open_connection(sock=raw, limit=_BUFFER), early, process)
         return None
 
     @classmethod
-    async def _ready(cls, raw: socket.socket, early: bytes, process: io.FileIO | None = None) -> "Shell":
-        shell = cls(*await asyncio.open_connection(sock=raw, limit=1024 * 1024), process)
+    async def _ready(
+        cls,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        early: bytes = b"",
+        process: io.FileIO | None = None,
+    ) -> "Shell":
+        shell = cls(reader, writer, process)
         shell._unparsed += early
         shell._writer.write(SAY_READY)
         try:
@@ -255,13 +266,13 @@ def _exec_socket(container: str, user: str) -> tuple[socket.socket, bytes]:
     Raises docker.errors.APIError, ShellGone; RuntimeError when a program that is no shell was started.
     """
     client = engine()
-    for file in _USERS:
+    for file in USERS:
         found = stat_of(container, file)
         if found and found["mode"] & GO_LINK:
             found = stat_of(container, found["linkTarget"])
-        if found and (found["mode"] & _GO_NO_FILE or found["size"] > _MOST_USERS):
+        if found and (found["mode"] & _GO_NO_FILE or found["size"] > MOST_USERS):
             raise ShellGone(f"{file} is no list of users")
-    exec_id = client.exec_create(container, ["sh", "-c", BOOT], stdin=True, user=user, workdir="/")["Id"]
+    exec_id = client.exec_create(container, _WORDS, stdin=True, user=user, workdir="/")["Id"]
     try:
         return duplex(engine(BOOT_SEC).exec_start(exec_id, socket=True))
     except (requests.ReadTimeout, TimeoutError):

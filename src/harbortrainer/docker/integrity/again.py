@@ -69,7 +69,7 @@ class Again:
         found = environment.phases.found.contents
         late = seen.late | (moved(environment.container, seen.made).difference(own) if seen.moved else set())
         known = {one.path for one in found}.difference(undone)
-        new = late - known
+        new = {path for path in late - known if not is_made_anew(path)}
         in_image = environment.phases.found.layer.in_image
         changes = [FileChange(one, ChangeKind.CHANGED if in_image(one) else ChangeKind.ADDED) for one in sorted(new)]
         if seen.changed:

@@ -143,7 +143,7 @@ class _Judge:
 
     def _served(self) -> set[str]:
         """Late changes beside the work, which verification did not open."""
-        if (opened := self.seen.opened) is None:
+        if not self.changed.late or (opened := self.seen.opened) is None:
             return set()
         own = (one.path for one in self.changed.changes if one.path not in self.changed.late and self._is_asked(one))
         places = {posixpath.dirname(path) for path in own}

@@ -32,23 +32,33 @@ class ImageFiles:
 
     def __init__(self, lowers: Iterable[str]) -> None:
         self._lowers = tuple(lowers)
+        self._with: dict[str, list[str]] = {}  # by folder: many files lie in one
 
     def find(self, path: str) -> str | None:
         """Return the path on this machine; None = the image has nothing there."""
+        folder, _, _ = path.rpartition("/")
+        if folder not in self._with:
+            self._with[folder] = [*self._layers_with(folder)]
+        for lower in self._with[folder]:
+            if mode := mode_of(lower + path):
+                return None if stat.S_ISCHR(mode) else lower + path
+        return None
+
+    def _layers_with(self, folder: str) -> Iterator[str]:
+        """Layers that have the folder, and are not hidden there by one above them."""
         for lower in self._lowers:
             opaque = False
-            for part in way(path):
+            for part in way(folder):
                 mode = mode_of(lower + part)
                 if not mode:
                     break
-                if stat.S_ISCHR(mode) or (part != path and not stat.S_ISDIR(mode)):
-                    return None
-                opaque = opaque or (part != path and has(lower + part, OPAQUE))
+                if not stat.S_ISDIR(mode):
+                    return
+                opaque = opaque or has(lower + part, OPAQUE)
             else:
-                return lower + path
+                yield lower
             if opaque:
-                return None
-        return None
+                return
 
     def all_names(self) -> frozenset[str]:
         """Return names of all entries, wherever they are; also of those that an upper layer hides."""
