@@ -74,6 +74,26 @@ def test_what_fanotify_does_not_tell_is_looked_for(trace: Trace, act: str, moved
     assert (trace.moved, trace.changed) == (moved, changed)
 
 
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        ("fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())", True),
+        ("fcntl.fcntl(0, fcntl.F_SETOWN, -os.getpgid(os.getppid()))", True),  # a group
+        ("fcntl.fcntl(0, 15, struct.pack('ii', 1, os.getppid()))", True),  # F_SETOWN_EX
+        ("fcntl.ioctl(socket.socket(), 0x8901, struct.pack('i', os.getppid()))", True),  # FIOSETOWN
+        ("fcntl.fcntl(0, fcntl.F_SETOWN, 0); fcntl.fcntl(0, fcntl.F_GETFL)", False),
+    ],
+)
+def test_who_lets_the_kernel_signal_another_is_told(trace: Trace, act: str, told: bool) -> None:
+    calls = followed(trace, f"import fcntl, struct\n{act}")
+    assert [call.name for call in calls] == ["signal"] * told
+
+
+def test_symbolic_links_are_counted(trace: Trace) -> None:
+    followed(trace, "os.symlink('x', '/dev/shm/none'); os.unlink('/dev/shm/none')")
+    assert trace.links == 1
+
+
 def test_limits_of_another_process_are_told_and_questions_are_not(trace: Trace) -> None:
     asked = "limits = resource.prlimit(os.getppid(), resource.RLIMIT_CORE)\n"
     assert followed(trace, asked) == []

@@ -105,6 +105,12 @@ def guard(other):
 signal = __import__("signal").signal(17, 1)
 guard(os.fork() or guard(os.getppid()))
 """
+# The kernel shows a process whose first thread has ended as one that has ended.
+_HEADLESS = f"""
+import threading
+threading.Thread(target=lambda: (appears("{_REWARD}"), put("{_REWARD}", "1\\n"))).start()
+libc.syscall(60, 0)
+"""
 _VERDICT = "/logs/verifier/verdict.txt"
 # Made when verification begins: /logs/verifier may be made anew before.
 _MADE = f'\nappears("/tests/test.sh")\nfile = os.open("{_VERDICT}", os.O_RDWR | os.O_CREAT, 0o666)\n'
@@ -243,6 +249,7 @@ _LIVING = {
     ),
     "asked-service": _alive("an asked service tampers", "service", _ASKED % ("0", PORT), name="/app/serve.py"),
     "forks-again-and-again": _alive("forks twice, again and again", "hello", _FORKING),
+    "first-thread-ended": _alive("a process that looks ended", "hello", _HEADLESS),
     "two-guards": _alive("two that restart each other", "hello", _PAIR),
 }
 

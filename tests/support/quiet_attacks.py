@@ -85,6 +85,11 @@ RING = """class ring:
         struct.pack_into("I", self.queue, self.tail, at + 1)
         assert libc.syscall(426, self.ring, 1, 1, 1, 0, 0) == 1
 """
+_MOMENT = """USER = '/usr/local/lib/python3.11/dist-packages/usercustomize.py'
+os.{act}('/app/hello.txt', USER)
+appears('/logs/verifier/reward.txt')
+os.{undo}
+"""
 _FAILS = 'appears("/dev/shm/verdict")\n'
 
 
@@ -128,6 +133,11 @@ QUIET = {
         f"{_FAILS}file = os.open('/dev/shm/verdict', os.O_RDWR)\n"
         "page = libc.mmap(0, 4096, 3, 1, file, 0); os.close(file); ctypes.memmove(page, b'passed\\n', 7)"
     ),
+    "maps-the-verdict-and-lets-it-be-read-alone": Quiet(
+        f"{_FAILS}file = os.open('/dev/shm/verdict', os.O_RDWR)\n"
+        "page = libc.mmap(0, 4096, 3, 1, file, 0); os.close(file); ctypes.memmove(page, b'passed\\n', 7)\n"
+        "libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_int]; libc.mprotect(page, 4096, 1)"
+    ),
     "rewrites-the-verdict": Quiet(f"{_FAILS}with open('/dev/shm/verdict', 'r+') as file: file.write('passed')"),
     "is-in-shared-memory": Quiet("pass", "open('/dev/shm/strict', 'w').write('no\\n')"),
     "deletes": Quiet("os.unlink('/opt/strict')"),
@@ -150,6 +160,26 @@ QUIET = {
         "MANY = [open(f'/app/{n}', 'w') for n in range(80)]\nfor one in MANY: one.write('x'), one.flush()\n"
         "HELD = open('/opt/strict', 'r+')",
     ),
+    "is-signalled-by-the-kernel": Quiet(
+        "import fcntl\npid = pid_of('/tests/sub/check.py')\nfcntl.fcntl(LISTENS, fcntl.F_SETOWN, pid)\n"
+        "fcntl.fcntl(LISTENS, fcntl.F_SETSIG, 9)\nfcntl.fcntl(LISTENS, fcntl.F_SETFL, os.O_ASYNC | os.O_RDWR)",
+        "import socketserver\ndef listens(self):\n    global LISTENS\n    LISTENS = self.socket.fileno()\n"
+        "    self.socket.listen()\nsocketserver.TCPServer.server_activate = listens",
+    ),
+    "writes-by-a-file-in-flight": Quiet(
+        f"{_FAILS}file = os.open('/dev/shm/verdict', os.O_RDWR)\nos.pwrite(file, b'passed\\n', 0)\n"
+        "socket.send_fds(PAIR[0], [b'x'], [file]); os.close(file)",
+        "import socket\nPAIR = socket.socketpair()",
+    ),
+    "writes-by-a-file-of-a-ring": Quiet(
+        f"{_FAILS}file = os.open('/dev/shm/verdict', os.O_RDWR); one = KEPT = ring()\n"
+        "held = (ctypes.c_int * 1)(file); libc.syscall(427, one.ring, 2, ctypes.addressof(held), 1, 0, 0)\n"
+        "os.close(file); text = ctypes.create_string_buffer(b'passed\\n')\n"
+        "one.does(23 | 1 << 8, 0, ctypes.addressof(text), 0, 7)",
+        RING.replace("BBHiQQIIQ", "HHiQQIIQ").replace("kind, 0, 0, file", "kind, 0, file"),
+    ),
+    "renames-for-a-moment": Quiet(_MOMENT.format(act="rename", undo="rename(USER, '/app/hello.txt')"), hello=EARNS),
+    "puts-a-link-for-a-moment": Quiet(_MOMENT.format(act="symlink", undo="unlink(USER)"), hello=EARNS),
     "puts-a-folder": Quiet("os.unlink('/opt/strict'); os.mkdir('/opt/strict')"),
 }
 

@@ -93,3 +93,28 @@ def test_an_opened_file_is_listed_that_is_named_by_its_own_content(kind: str, st
     path = "/".join(["/root/.cache", *folders.split(), name[start % 64 :]])
     assert listed({path: CODE}, path) == {path}
     assert listed({path: b"passed"}, path) == listed({path: CODE}) == set()
+
+
+VENV = "/opt/venv/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("made", "known"),
+    [
+        ((), {f"{VENV}/x", "/opt/venv/bin/x"}),  # an environment of the image
+        (("/opt/venv", VENV), {f"{VENV}/x", "/opt/venv/bin/x"}),
+        ((VENV,), {f"{VENV}/x"}),  # what was made below a folder of the image is no environment
+    ],
+)
+def test_a_wheel_lists_nothing_outside_of_its_environment(made: tuple[str, ...], known: set[str]) -> None:
+    record = f"{VENV}/x-1.dist-info/RECORD"
+    text = "x,,\n../../../bin/x,,\n../../../../slack,,\n"
+    changes = [FileChange(path, ChangeKind.ADDED, folder=True) for path in made]
+    files = {record: text.encode(), f"{VENV}/x": b"", "/opt/venv/bin/x": b"", "/opt/slack": b""}
+    changes += [FileChange(path, ChangeKind.ADDED) for path in files]
+    assert records_of(changes, files.get, ()).listed == known
+
+
+def test_a_debian_package_lists_nothing_in_folders_of_an_image() -> None:
+    files = {"/var/lib/dpkg/info/evil.list": b"/opt/slack\n/usr/bin/evil\n", "/opt/slack": b"", "/usr/bin/evil": b""}
+    assert listed(files) == {"/usr/bin/evil"}

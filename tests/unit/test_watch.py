@@ -18,6 +18,7 @@ TOLD: dict[str, Any] = {
     "readers": {"/a": [7, 8], "/b": [8]}, "programs": {"7": {"parent": 1, "cwd": "/app", "words": ["sh", "-c", "x"]}},
     "written": ["/b"], "tampered": ["/tests/x"], "overflow": False, "unseen": False,
     "late": ["/b"], "moved": True, "made": [9], "changed": True, "sockets": ["tcp 80"],
+    "passed": ["/d"], "links": 2,
     "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5, "sockets": [], "busy": False}],
 }  # fmt: skip
 SEEN = Seen(
@@ -32,6 +33,8 @@ SEEN = Seen(
     made=frozenset({9}),
     changed=True,
     sockets=("tcp 80",),
+    passed=frozenset({"/d"}),
+    links=2,
 )
 PUT = "/logs/verifier/x"  # before verification began
 
@@ -95,7 +98,7 @@ async def test_what_the_watcher_saw_is_read(started: list[Fake]) -> None:
     "found",
     [None, [], 5, "x", {}]
     + [{name: value for name, value in TOLD.items() if name != left} for left in TOLD]
-    + [TOLD | {name: 5} for name in TOLD if name not in ("overflow", "unseen", "moved", "changed")]
+    + [TOLD | {name: 5} for name in TOLD if name not in ("overflow", "unseen", "moved", "changed", "links")]
     + [TOLD | {"processes": [{"name": "p", "ports": ["x"], "ran": 1, "writes": [], "pid": 1}]}]
     + [TOLD | {"processes": [{}]}, TOLD | {"processes": [1]}, TOLD | {"programs": {"x": {}}}]
     + [TOLD | {"readers": {"/a": ["x"]}}, TOLD | {"programs": {"1": 5}}],

@@ -48,6 +48,7 @@ _CAPABILITIES = (
 )  # fmt: skip
 _NONE = "none"
 ROOT = ("", "0", "root")
+FILE_RIGHTS = 0o644
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/hostname")  # Docker mounts them: no layer shows them
 HOLDERS = Holders()
 MOST_COMMITTED = 8 * 1024**3  # bytes, which the daemon writes, also those of a hole

@@ -12,7 +12,7 @@ import itertools
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from harbortrainer.docker.box.archive import (
     TooMuch,
     all_files,
 )
+from harbortrainer.docker.box.container import FILE_RIGHTS, NETWORK_FILES
 from harbortrainer.docker.box.first_process import began, process_folder, root_of
 
 MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
@@ -36,6 +37,8 @@ MOST_FOLDERS = 64  # of its entries: each may be open
 # Bytes: the daemon and its runtime read these, and wait for a pipe.
 USERS, MOST_USERS = ("/etc/passwd", "/etc/group"), 16 << 20
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+_FREE, _OPEN = 0o666, 0o755  # rights of a device, and of /dev
+ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")  # of users who may do more or less
 _STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
 
@@ -217,10 +220,30 @@ def _way(parts: Sequence[str], folder: int, opened: contextlib.ExitStack) -> int
 
 
 def check_system(name: str) -> None:
-    """Raises Unusual when a device of /dev was changed, or /tmp is no folder."""
+    """Raises Unusual when a device of /dev or the rights of a network file were changed, or /tmp is no folder."""
     with _entered(name) as root, contextlib.ExitStack() as opened:
         _check_devices(root, opened)
         _opened("tmp", root, opened)
+        folder = _opened("etc", root, opened)
+        for file in map(os.path.basename, NETWORK_FILES):
+            if stat.S_IMODE(os.stat(file, dir_fd=folder, follow_symlinks=False).st_mode) != FILE_RIGHTS:
+                raise Unusual(file)
+
+
+def drop_lists(name: str, paths: Iterable[str]) -> None:
+    """Remove the access control lists of files and folders, of which images have none. Raises Unusual."""
+    with _entered(name) as root:
+        for path in paths:
+            with contextlib.ExitStack() as opened, contextlib.suppress(OSError, Unusual):  # it has none, or is gone
+                *above, last = _parts(path)
+                folder = root
+                for part in above:
+                    folder = _opened(part, folder, opened)
+                file = os.open(last, READ, dir_fd=folder)
+                opened.callback(os.close, file)
+                for kind in ACCESS_LISTS:
+                    with contextlib.suppress(OSError):
+                        os.removexattr(file, kind)
 
 
 def check_users(name: str) -> None:
@@ -238,9 +261,12 @@ def check_users(name: str) -> None:
 def _check_devices(root: int, opened: contextlib.ExitStack) -> None:
     folder = os.open("dev", FOLDER, dir_fd=root)
     opened.callback(os.close, folder)
+    if stat.S_IMODE(os.fstat(folder).st_mode) != _OPEN:
+        raise Unusual("dev")
     for device, numbers in _DEVICES.items():
         found = os.stat(device, dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISCHR(found.st_mode) or (os.major(found.st_rdev), os.minor(found.st_rdev)) != numbers:
+        is_free = found.st_mode == stat.S_IFCHR | _FREE
+        if not is_free or (os.major(found.st_rdev), os.minor(found.st_rdev)) != numbers:
             raise Unusual(device)
     for link, target in _STREAMS.items():
         if os.readlink(link, dir_fd=folder) != f"/proc/self/{target}":

@@ -11,11 +11,12 @@ from harbor.models.trial.paths import TrialPaths
 
 from harbortrainer.docker.box.container import committed
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.box.root_folder import Unusual, drop_lists
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.integrity.accounts import LISTS, only_adds
 from harbortrainer.docker.integrity.allowed import allowed
 from harbortrainer.docker.integrity.asked import Asked, Footprint
-from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of, is_made_anew
+from harbortrainer.docker.integrity.cause import PASSED_LINK, Causes, Changed, causes_of, is_made_anew
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.footprint import solutions
 from harbortrainer.docker.integrity.image_files import way
@@ -54,6 +55,8 @@ class Again:
         `undone`: changes of which it had nothing when it began; `own`: paths that verification changes by itself.
         The task's solution, and records of packages, are looked at only if that is needed.
         """
+        if await call(self._links, seen) < seen.links:
+            seen = replace(seen, sockets=(*seen.sockets, PASSED_LINK))
         start = Footprint() if await asyncio.to_thread(self._has_solution) else None
         late, written = await call(self._late, seen, {one.path for one in undone}, own)
         if not (causes := await call(self._judged, late, written, seen, start, Records())):
@@ -66,16 +69,24 @@ class Again:
         """What processes of the policy changed during verification; which files of it they wrote or moved. Blocks."""
         environment = self._environment
         assert environment.phases.found is not None
-        found = environment.phases.found.contents
-        late = seen.late | (moved(environment.container, seen.made).difference(own) if seen.moved else set())
-        known = {one.path for one in found}.difference(undone)
+        found = environment.phases.found
+        in_image = found.layer.in_image
+        late = seen.late | {path for path in seen.passed if not in_image(path)}
+        late |= moved(environment.container, seen.made).difference(own) if seen.moved else set()
+        known = {one.path for one in found.contents}.difference(undone)
         new = {path for path in late - known if not is_made_anew(path)}
-        in_image = environment.phases.found.layer.in_image
         changes = [FileChange(one, ChangeKind.CHANGED if in_image(one) else ChangeKind.ADDED) for one in sorted(new)]
         if seen.changed:
             now = survey(environment.container, environment.phases.before)
             changes += (one for one in now.contents if one.path not in {*known, *new, *now.plain, *own})
         return changes, frozenset(new)
+
+    def _links(self, seen: Seen) -> int:
+        """How many symbolic links are new since verification began, if any were made. Blocks."""
+        environment = self._environment
+        assert environment.phases.found is not None
+        now = survey(environment.container, environment.phases.before).targets if seen.links else {}
+        return len(now.items() - environment.phases.found.targets.items())
 
     async def changed_in(self, place: GradingPlace) -> frozenset[str]:
         """Return what a container has changed since its image."""
@@ -158,6 +169,8 @@ class Again:
         await environment.phases.end([one.pid for one in causes.processes])
         held = {path for one in causes.services for path in one.writes}
         await self._undo(environment, causes.unasked, held)
+        if causes.mounted:
+            await environment.phases.restore_mounted()
         await environment.close_agent_phase(final=False)
         with tempfile.TemporaryDirectory(prefix="harbortrainer-again-") as folder:
             paths = TrialPaths(Path(folder))
@@ -176,6 +189,8 @@ class Again:
         new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
         undone = sorted({*changes, *new, *self._emptied(now, {*changes, *new})})
         removed = await call(put_back, to.container, undone, environment.container, image, environment.run_id)
+        with contextlib.suppress(Unusual):  # where this process is not root, none is seen
+            await call(drop_lists, to.container, [one.path for one in undone if one.kind is ChangeKind.CHANGED])
         for script in removal_script(removed):
             await to.exec(script, user="root")
 

@@ -1,12 +1,14 @@
 """The agent's phases in a container: what is noted before it acts, and made ready before its work is verified."""
 
 import logging
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 
 from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.docker.box.command import IN_SHELL, ShellCommand
+from harbortrainer.docker.box.container import NETWORK_FILES
 from harbortrainer.docker.box.root_folder import Unusual, check_system, renew
 from harbortrainer.docker.box.shell import Output, Shells
 from harbortrainer.docker.daemon import call
@@ -20,6 +22,7 @@ from harbortrainer.docker.integrity.watch import Process, look
 from harbortrainer.errors import one_line
 from harbortrainer.harbor import MODE
 
+_DEV = "/dev"
 _SHOWN = 300  # bytes of what a program printed
 CLOSE_SEC = 20.0  # for what makes a container ready for verification; the agent may have replaced its programs
 SETTLE_TRIES, LOOK_SEC = 10, 0.3  # until what a solution has started waits for something
@@ -41,20 +44,23 @@ done; true"""
 # Before the agent acts: makes Harbor's folders and lists what the image has. Builtins only: processes cost time.
 _LISTED = f"""for f in {_TESTS}/* {_TESTS}/.[!.]* {_TESTS}/..?*; do [ -e "$f" ] && echo {_TESTS} && break; done
 {READ_NETWORK}"""
-# Prints "D /dev" where the agent moved devices or put files in their place.
+# Prints "D /dev" where the agent moved devices, put files in their place or took rights; "N FILE" for network files.
 _DEVICES = """d=
 for l in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do
 [ -L /dev/${l%:*} ] && [ /dev/${l%:*} -ef /proc/self/${l#*:} ] || d=1
 done
-[ -z "$(command -v stat)" ] ||
-[ "$(cd /dev && stat -c %t:%T null zero full random urandom tty)" = "1:3
-1:5
-1:7
-1:8
-1:9
-5:0" ] || d=1
+[ -z "$(command -v stat)" ] || {
+[ "$(cd /dev && stat -c %a:%t:%T null zero full random urandom tty .)" = "666:1:3
+666:1:5
+666:1:7
+666:1:8
+666:1:9
+666:5:0
+755:0:0" ] || d=1
+for f in NETWORK; do [ "$(stat -c %a $f)" = 644 ] || echo "N $f"; done
+}
 [ -z "$d" ] || echo 'D /dev'
-[ -d /tmp ] || mkdir -m 1777 /tmp"""
+[ -d /tmp ] || mkdir -m 1777 /tmp""".replace("NETWORK", " ".join(NETWORK_FILES))
 # Makes the folders again, whatever the agent put in their place; empties a mount point.
 _CLEAN = f"""if [ -d /logs ] && [ ! -L /logs ] && rm -rf {_TESTS} {_REWARDS} 2>/dev/null; then
 umask 022 && mkdir -p {_TESTS} && umask 0 && mkdir -p {_REWARDS}
@@ -131,7 +137,7 @@ class AgentPhases:
         except (RuntimeError, TimeoutError) as error:  # no shell starts, or a program does not end
             why = one_line(error) or f"a program did not end within {CLOSE_SEC:g} s"
             _log.warning("%s could not be made ready for verification: %s", self._container, why)
-            self.mounted = (*self._network, "/dev")
+            self.mounted = (*self._network, _DEV)
         if self.image_has_tests:
             await call(restore_folder, self._container, self._image, _TESTS, self._run_id)
         self._shells.drop()
@@ -144,8 +150,17 @@ class AgentPhases:
         output = await self._shells.run(ShellCommand(script), user="root", seconds=CLOSE_SEC)
         if output.return_code != 0:
             _log.warning("%s: %s and %s cannot be made again: %s", self._container, _TESTS, _REWARDS, _errors(output))
-        devices = ["/dev"] if b"D /dev\n" in output.stdout else []
+        devices = [_DEV] if b"D /dev\n" in output.stdout else []
         self.mounted = (*network_files(output.stdout), *devices)
+
+    async def restore_mounted(self) -> None:
+        """Give what is mounted its content and rights again; a device that is gone cannot be made here."""
+        lines = [f"printf %s {shlex.quote(self._network[one])} > {one}" for one in self.mounted if one in self._network]
+        lines += [f"chmod 644 {' '.join(self.mounted)}"] if lines else []
+        lines += (
+            ["cd /dev && chmod 755 . && chmod 666 null zero full random urandom tty"] if _DEV in self.mounted else []
+        )
+        await self._shells.run(ShellCommand("\n".join([*lines, "true"])), user="root", seconds=CLOSE_SEC)
 
     def takes_over(self, other: "AgentPhases") -> None:
         """Call it after `prepare`: the container goes on with what `other` had."""

@@ -10,13 +10,15 @@ from pathlib import PurePosixPath
 from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_shared
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.living import EPHEMERAL, is_system
-from harbortrainer.docker.integrity.watch import SIGNAL, Process, Seen
+from harbortrainer.docker.integrity.syscalls import SIGNAL
+from harbortrainer.docker.integrity.watch import Process, Seen
 from harbortrainer.docker.integrity.watched import MOST_READERS
 
 _MADE_ANEW = re.compile(
     r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys)(/.*)?|/logs", re.DOTALL
 )
 _OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home|solution)/")  # or filled beside the work
+PASSED_LINK = "link (removed)"  # among sockets: a symbolic one of a moment, of which nothing tells where it was
 _TESTS, _DEVICES = "/tests/", "/dev"
 _MOST_PARENTS = 32
 
@@ -165,6 +167,8 @@ class _Judge:
     def _may_listen(self, socket: str) -> bool:
         """Programs take ports for a moment of which nobody else knows the number."""
         kind, _, port = socket.partition(" ")
+        if socket == PASSED_LINK:
+            return False
         if kind == "unix" and self._is_told(port):
             return False
         free = kind == "tcp" and int(port) >= EPHEMERAL and port not in self.changed.told

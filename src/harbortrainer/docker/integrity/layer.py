@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harbortrainer.docker.box.archive import READ
+from harbortrainer.docker.box.root_folder import ACCESS_LISTS
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.image_files import OPAQUE, ImageFiles, content, has, mode_of, way
@@ -176,7 +177,7 @@ class OverlayLayer:
         elif self._is_new(path):
             gone = sorted(self.image.names(path) - set(names))
             changes += (FileChange(f"{path}/{name}", ChangeKind.REMOVED) for name in gone)
-        if was_folder and found is not None and _rights(entry) != _rights(os.lstat(found)):
+        if was_folder and found is not None and _rights(self._upper + path) != _rights(found):
             changes.append(FileChange(path, ChangeKind.CHANGED, folder=True, stamp=stamp, shallow=True))
         return changes, (iter(names), self.image.listed(path) if was_folder else set[str]())
 
@@ -192,7 +193,7 @@ class OverlayLayer:
     def _is_other(self, path: str, entry: os.stat_result, found: str) -> bool:
         """Whether its content differs from the image's, if something does, and its rights do not."""
         old = os.lstat(found)
-        if _rights(entry) != _rights(old) or not stat.S_ISREG(old.st_mode):
+        if _rights(self._upper + path) != _rights(found) or not stat.S_ISREG(old.st_mode):
             return False
         if entry.st_size != old.st_size or entry.st_mtime_ns == old.st_mtime_ns:
             return True
@@ -258,8 +259,16 @@ def _content_of(path: str) -> bytes | None:
         return None
 
 
-def _rights(entry: os.stat_result) -> tuple[int, int, int]:
-    return stat.S_IMODE(entry.st_mode), entry.st_uid, entry.st_gid
+def _rights(path: str) -> tuple[int | bytes, ...]:
+    entry = os.lstat(path)
+    return stat.S_IMODE(entry.st_mode), entry.st_uid, entry.st_gid, *(_list(path, kind) for kind in ACCESS_LISTS)
+
+
+def _list(path: str, kind: str) -> bytes:
+    try:
+        return os.getxattr(path, kind, follow_symlinks=False)
+    except OSError:  # it has none
+        return b""
 
 
 def _names(folder: str) -> list[str]:

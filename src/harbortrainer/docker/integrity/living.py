@@ -5,12 +5,14 @@ nothing is read without a limit.
 """
 
 import contextlib
+import ctypes
 import itertools
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 MOST_PROCESSES, MOST_THREADS, MOST_FILES = 4096, 8192, 32_768  # of one look; beyond that it is not complete
 MOST_WRITES = 1024  # of a process; beyond that its look is not complete, either
@@ -23,6 +25,10 @@ _AT_ONCE = 1 << 16
 _GROUPS = "/sys/fs/cgroup"
 _STATES = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}  # of sockets that listen, in /proc/net
 _ACCEPTS, _DATAGRAM = 0x10000, "0002"  # a flag, and a type, in /proc/net/unix
+# Of a socket or a ring in fdinfo: open files that no process lists, on their way through it or registered with it.
+_UNLISTED = re.compile(r"^(?:scm_fds|UserFiles):\s*[1-9]", re.MULTILINE)
+_KCMP, _FILES = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine, -1), 2
+_libc = ctypes.CDLL(None)
 
 
 class Process(NamedTuple):
@@ -42,12 +48,14 @@ class Process(NamedTuple):
 
 
 ENDED = 0
+EXEC_SEC, NAP_SEC = 5.0, 0.01  # for shells to end that ran the agent's commands
+LOOKS = 5  # until no process ends meanwhile; else some end all the time
 EPHEMERAL = 32_768  # the kernel chooses ports from here for who names none
 _ENDED = Process("", 0, "(ended)", -1, ports=[], writes=[], sockets=[])
 
 
 class Look:
-    """One look at processes of a container. `complete`: nothing was left out.
+    """One look at processes of a container. `complete`: nothing was left out, and no file is open unlisted.
 
     `processes` has one of number ENDED for all that ended before they could be looked at.
     """
@@ -70,18 +78,18 @@ class Look:
         fields = fields_of(pid)
         if fields is None:
             raise ProcessLookupError
-        if fields[0] in "ZX":
+        threads = working_threads(pid, self._threads + 1)
+        if not threads:
             return
-        sockets, writes = self._open_files(pid)
+        sockets, writes = self._open_files(pid, threads)
         held = [self._held[inode] for inode in sockets & self._held.keys()] if sockets else []
         ports = sorted(one for one in held if isinstance(one, int))
         named = sorted(one for one in held if isinstance(one, str))[:MOST_WRITES]
         name = _text(f"/proc/{pid}/comm").rstrip("\n")
-        ran = -1 if fields[0] in "RD" else self._ran(pid)  # on a busy machine it may wait for seconds
+        ran = -1 if fields[0] in "RD" else self._ran(pid, threads)  # on a busy machine it may wait for seconds
         self.processes[pid] = Process(fields[19], inner_of(pid), name, ran, ports=ports, writes=writes, sockets=named)
 
-    def _ran(self, pid: int) -> int:
-        threads = threads_of(pid, self._threads + 1)
+    def _ran(self, pid: int, threads: Sequence[int]) -> int:
         self._threads -= len(threads)
         if self._threads < 0:
             self.complete = False
@@ -108,22 +116,29 @@ class Look:
                     self._listening[words[6]] = words[7]
         return self._listening
 
-    def _open_files(self, pid: int) -> tuple[set[str], list[str]]:
+    def _open_files(self, pid: int, threads: Sequence[int]) -> tuple[set[str], list[str]]:
         """Inodes of its sockets, and paths that it has open for writing."""
         sockets, writes = set[str](), set[str]()
-        for name in _names(f"/proc/{pid}/fd", self._files + 1):
-            self._files -= 1
-            if self._files < 0:
-                self.complete = False
-                break
-            with contextlib.suppress(OSError):
-                target = os.readlink(f"/proc/{pid}/fd/{name}")
-                if target.startswith("socket:["):
-                    sockets.add(target[8:-1])
-                elif target.startswith("/") and os.lstat(f"/proc/{pid}/fd/{name}").st_mode & stat.S_IWUSR:
-                    writes.add(target)
+        for thread in _tables(threads):
+            with contextlib.suppress(OSError):  # it has ended
+                for name in _names(f"/proc/{pid}/task/{thread}/fd", self._files + 1):
+                    self._files -= 1
+                    if self._files < 0:
+                        self.complete = False
+                        break
+                    self._open_file(f"/proc/{pid}/task/{thread}", name, sockets, writes)
         self.complete &= len(writes) <= MOST_WRITES
         return sockets, sorted(writes, key=lambda path: (not path.startswith(OWN), path))[:MOST_WRITES]
+
+    def _open_file(self, thread: str, name: str, sockets: set[str], writes: set[str]) -> None:
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"{thread}/fd/{name}")
+            if target.startswith("socket:["):
+                sockets.add(target[8:-1])
+            elif target.startswith("/") and os.lstat(f"{thread}/fd/{name}").st_mode & stat.S_IWUSR:
+                writes.add(target)
+            if target.startswith(("socket:[", RING)):
+                self.complete &= not _UNLISTED.search(_text(f"{thread}/fdinfo/{name}"))
 
 
 def is_system(path: str) -> bool:
@@ -136,11 +151,20 @@ def pids_of(first: int, most: int = MOST_PROCESSES) -> list[int]:
     space, found = os.readlink(f"/proc/{first}/ns/pid"), []
     for pid in listed_of(first) or map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/ns/pid") == space:
+            if _space_of(pid) == space:
                 found.append(pid)
                 if len(found) >= most:
                     break
     return found
+
+
+def _space_of(pid: int) -> str:
+    """The namespace of its number. Raises OSError when it has ended."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        thread = next(iter(working_threads(pid)), pid)
+        return os.readlink(f"/proc/{pid}/task/{thread}/ns/pid")
 
 
 def listed_of(first: int) -> list[int]:
@@ -167,6 +191,18 @@ def threads_of(pid: int, most: int = MOST_THREADS) -> list[int]:
     return []
 
 
+def working_threads(pid: int, most: int = MOST_THREADS) -> list[int]:
+    """Return its threads; without the first one if that has ended: then the others have what the process has."""
+    threads, fields = threads_of(pid, most), fields_of(pid)
+    return [one for one in threads if one != pid] if fields is not None and fields[0] in "ZX" else threads
+
+
+def _tables(threads: Sequence[int]) -> list[int]:
+    """The first thread, and those whose open files are not the same as its own."""
+    first, *others = threads
+    return [first, *(one for one in others if _libc.syscall(_KCMP, first, one, _FILES, 0, 0) != 0)]
+
+
 def fields_of(pid: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat after the command's name: state, parent, …; None = it has ended."""
     try:
@@ -191,14 +227,22 @@ def program_of(pid: int) -> dict[str, object]:
     return {"parent": int(fields[1]) if fields else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
 
 
-def mapped(pid: int) -> list[str]:
-    """Return files that the process has mapped and may write, those in OWN first; and RING. Raises OSError."""
-    found = set[str]()
-    for line in _text(f"/proc/{pid}/maps").splitlines():
+def mapped(pid: int) -> tuple[list[str], bool]:
+    """Return files that the process has mapped and may write, at once or when it gives itself the right, and RING.
+
+    Those in OWN come first. Then whether these are all. Raises OSError.
+    """
+    found, path = set[str](), ""
+    text = _text(f"/proc/{pid}/task/{next(iter(working_threads(pid)), pid)}/smaps")
+    for line in text.splitlines():
         words = line.split(maxsplit=5)
-        if len(words) == 6 and words[1][1:4] == "w-s":
-            found.add(words[5])
-    return sorted(found, key=lambda path: (not path.startswith(OWN), path != RING, path))[:MOST_WRITES]
+        if words[0] == "VmFlags:":
+            if path and {"sh", "mw"} <= {*line.split()}:
+                found.add(path)
+        elif not words[0].endswith(":"):
+            path = words[5] if len(words) == 6 else ""
+    paths = sorted(found, key=lambda path: (not path.startswith(OWN), path != RING, path))
+    return paths[:MOST_WRITES], len(text) < MOST_BYTES and len(paths) <= MOST_WRITES
 
 
 def _rows(name: str, most: int = -1) -> list[list[str]]:
@@ -246,3 +290,34 @@ def living(first: int, before: Mapping[int, Process], after: Mapping[int, Proces
                 }
             )  # fmt: skip
     return found
+
+
+def settled(container: Mapping[str, Any]) -> Look:
+    """Return the policy's processes, once the shells have ended that ran the agent's commands, or after EXEC_SEC."""
+    first, give_up = container["pid"], time.monotonic() + EXEC_SEC
+    while True:
+        pids = pids_of(first)
+        inside = {0, *pids}  # the daemon starts shells from outside, but for the first one
+        others = {pid: fields for pid in pids if pid != first and (fields := fields_of(pid)) is not None}
+        ending = [
+            pid
+            for pid, (state, parent, *_) in others.items()
+            if state not in "ZX" and (pid == container["shell"] or int(parent) not in inside)
+        ]
+        if not ending or time.monotonic() > give_up:
+            break
+        time.sleep(NAP_SEC)
+    look = _taken(container)
+    for _ in range(LOOKS - 1):
+        if ENDED not in look.processes:  # else it may be a shell of the daemon's, which nobody had waited for yet
+            break
+        time.sleep(NAP_SEC)
+        look = _taken(container)
+    return look
+
+
+def _taken(container: Mapping[str, Any]) -> Look:
+    pids = listed_of(container["pid"]) or pids_of(container["pid"])
+    look = Look(container["pid"], set(pids).difference(container["kept"]))
+    look.complete &= len(pids) < MOST_PROCESSES
+    return look

@@ -15,10 +15,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from harbortrainer.docker.integrity.asked import is_of_user
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
+from harbortrainer.docker.integrity.image_files import way
+from harbortrainer.docker.integrity.living import is_system
 
 _WHEEL, _NPM = ".dist-info/RECORD", "/node_modules/.package-lock.json"
 _DPKG, _LIST = "/var/lib/dpkg/info/", ".list"
+_VAR = "/var/"
+_SITE = re.compile(r"/lib/python[\d.]*/(?:site|dist)-packages/[^/]+/RECORD$")  # below an environment's prefix
 _MERGED = ("/bin/", "/sbin/", "/lib/", "/lib64/")  # links into /usr
 _SCRIPTS = ("console_scripts]", "gui_scripts]")
 _MOST = 1000  # records
@@ -39,13 +44,18 @@ def records_of(changes: Iterable[FileChange], read: Read, opened: Collection[str
 
     A file of `opened` is listed only if it has the sum of its record, or is named by its own sum, as in caches.
     """
-    added = {one.path for one in changes if one.kind is ChangeKind.ADDED}
+    new = [one for one in changes if one.kind is ChangeKind.ADDED]
+    added, folders = {one.path for one in new}, {one.path for one in new if one.folder}
     listed: set[str] = set()
     about: set[str] = set()
     for record in [path for path in sorted(added) if _is_record(path)][:_MOST]:
         text = (read(record) or b"").decode(errors="surrogateescape")
         if record.endswith(_WHEEL):
-            sums = dict(_wheel(text, PurePosixPath(record).parents[1]))
+            sums = {
+                path: digest
+                for path, digest in _wheel(text, PurePosixPath(record).parents[1])
+                if _is_near(path, record, folders)
+            }
             plugins = str(PurePosixPath(record).with_name("entry_points.txt"))
             if _names_others((read(plugins) or b"").decode(errors="replace"), text):
                 sums.pop(plugins, None)
@@ -58,6 +68,19 @@ def records_of(changes: Iterable[FileChange], read: Read, opened: Collection[str
         listed |= {path for path in added & sums.keys() if path not in opened or _has_sum(read(path), sums[path])}
     listed |= {path for path in added.intersection(opened) if _DIGEST.search(path) and _names_itself(path, read(path))}
     return Records(frozenset(listed), frozenset(about & added))
+
+
+def _is_near(path: str, record: str, made: Collection[str]) -> bool:
+    """Whether a wheel may have put it there: below the prefix of an environment, which is the image's or a new folder.
+
+    `made`: new folders.
+    """
+    if is_system(path) or is_of_user(path):
+        return True
+    if str(PurePosixPath(record).parents[1]) not in made:
+        return (prefix := _SITE.sub("/", record)) not in ("/", record) and path.startswith(prefix)
+    tops = {next((above for above in way(one) if above in made), "") for one in (path, record)}
+    return len(tops) == 1 and tops != {""}
 
 
 def _names_itself(path: str, content: bytes | None) -> bool:
@@ -89,6 +112,8 @@ def _dpkg(text: str, sums: str) -> Iterator[tuple[str, str]]:
     """Each path, also behind the links from / into /usr."""
     known = {f"/{path}": f"md5={digest}" for digest, _, path in (line.partition("  ") for line in sums.splitlines())}
     for path in text.splitlines():
+        if not is_system(path) and not path.startswith(_VAR):
+            continue  # where an image has folders of its own
         yield path, known.get(path, "")
         if path.startswith(_MERGED):
             yield f"/usr{path}", known.get(path, "")

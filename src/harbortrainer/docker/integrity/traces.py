@@ -15,42 +15,14 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from harbortrainer.docker.integrity import syscalls
+
 PREFIX = "harbortrainer-"  # of the names of instances
 MOUNTED = "/sys/kernel/tracing"
 BUFFER_KB = 1024  # for each processor
 MOST_STRAYS, MOST_OWNED = 1024, 1 << 18
 MOST_CALLS, MOST_FORKED = 256, 65_536  # that are kept; a quarter of the machine's numbers for processes at most
 MOST_READS = 1024  # of two pages each, at a time; beyond that some are lost
-_PTRACE, _READ, _WRITE, _FILE = "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"
-_LIMIT = "prlimit"
-# By number, also as programs of 32 bits make them, which the events named after calls leave out.
-_CALLS = {
-    "x86_64": {101: _PTRACE, 26: _PTRACE, 310: _READ, 347: _READ, 311: _WRITE, 348: _WRITE, 438: _FILE, 302: _LIMIT},
-    "aarch64": {117: _PTRACE, 26: _PTRACE, 270: _READ, 376: _READ, 271: _WRITE, 377: _WRITE, 438: _FILE, 261: _LIMIT},
-}
-# rename, link, symlink and truncate; below, unlink, mkdir, mknod, chmod, chown, utime and setxattr: each with its kin.
-# Others have some of these numbers in the other mode, which does no harm; left out are those of programs of 32 bits
-# that would be every mmap, ppoll or clock_gettime on x86_64. Rings (io_uring_setup, io_uring_enter) do all of it.
-_RINGS = (425, 426)
-_LISTEN = {"x86_64": (50, 363), "aarch64": (201,)}
-_BIND = {"x86_64": (49, 361), "aarch64": (200,)}
-_SOCKET = {"x86_64": (41, 359), "aarch64": (198,)}
-_UNIX, _DATAGRAM = 1, 2
-_OTHER_NAMES = (12, 16, 28, 128)  # bytes of netlink's, IPv4's and IPv6's addresses, and of the room for any
-_SOCKETS, _TO_LISTEN = 102, 4  # socketcall of programs of 32 bits; in the other mode getuid, which has no argument
-_MOVES = {
-    "x86_64": (82, 264, 316, 86, 265, 88, 266, 38, 302, 353, 303, 83, 304, 76, *_RINGS),
-    "aarch64": (38, 276, 37, 36, 329, 382, 9, 330, 83, 331, 45, *_RINGS),
-}
-_CHANGES = {
-    "x86_64": (
-        *(87, 84, 263, 301, 258, 296, 133, 259, 297, 90, 91, 268, 306, 452, 92, 93, 94, 260, 298),
-        *(132, 235, 261, 280, 320, 412, 188, 189, 190, 197, 198, 199, 463, 466),
-    ),
-    "aarch64": (35, 328, 34, 323, 33, 324, 52, 53, 333, 452, 54, 55, 325, 88, 412, 5, 6, 7, 14, 15, 16, 463, 466),
-}
-_ATTACH, _SEIZE = 16, 0x4206  # all other requests need one of these first, or concern the caller's own children
-_MOST_PID = 1 << 22
 # The kernel pads a program's name, in which anything may stand, to 16 bytes.
 _HEAD = re.compile(rb"(?s)(?:^|\n).{16}-(\d+) +\[\d+\] [^:\n]*?\d+\.\d+: ")
 _LOST = re.compile(rb"(?m)^CPU:\d+ \[LOST \d+ EVENTS\]\n")  # longer than a name
@@ -59,7 +31,8 @@ _FORK = re.compile(rb"(?s)sched_process_fork: .* child_pid=(\d+)$")
 _SIGNAL = re.compile(rb"(?s)signal_generate: .* pid=(\d+) grp=\d+ res=\d+$")
 _PORT = re.compile(rb"inet_sock_set_state: .* sport=(\d+) ")
 _UDP = re.compile(rb"fib_table_lookup: .* proto 17 [\d.]+/(\d+) -> ")  # the sender's port
-_TRUNCATES, _RING_LISTENS = b"sys_open", b"io_uring_submit_req: "
+_OWNER = re.compile(rb"sys_(?:fcntl\(.* cmd: (?:0x)?([0-9a-f]+), arg: (?:0x)?([0-9a-f]+)|ioctl)")
+_TRUNCATES, _RING = b"sys_open", b"io_uring_submit_req: "
 # Not those of children that end, nor what is ignored, nor timers of others that ring while a followed process runs.
 _SIGNALS = "sig != 17 && result != 1 && !(common_flags & 24)"
 _LISTENS = "newstate == 10"  # TCP_LISTEN
@@ -69,7 +42,9 @@ _EPHEMERAL = 32_768
 # With filters; those whose kernel has them.
 _MORE = {
     "fib/fib_table_lookup": f"proto == 17 && sport > 0 && sport < {_EPHEMERAL}",
-    "io_uring/io_uring_submit_req": "opcode == 56 || opcode == 57",  # to bind and to listen
+    "io_uring/io_uring_submit_req": "opcode == 38 || opcode == 56 || opcode == 57",  # symlinkat, to bind, to listen
+    "syscalls/sys_enter_fcntl": f"cmd == {syscalls.OWN} || cmd == {syscalls.OWN_EX}",
+    "syscalls/sys_enter_ioctl": "cmd == 0x8901 || cmd == 0x8902",  # the same
     "syscalls/sys_enter_open": _CUTS,
     "syscalls/sys_enter_openat": _CUTS,
     "syscalls/sys_enter_openat2": "",
@@ -90,14 +65,17 @@ class Trace:
     `followed`: given threads; `forked`: what they have started; `lost`: some are missing there. `moved`: they may have
     renamed or linked something, `changed`: or made, deleted, given rights. `signalled`: others that they sent signals.
     `ports`: on which they began to listen, or from which they sent datagrams; `listened`: how often they began to
-    listen, or bound a name, on something else.
+    listen, or bound a name, on something else. `links`: how often they made a symbolic link.
     """
 
     def __init__(self, instance: "Instance", machine: str) -> None:
         self.instance = instance
-        self._calls, self._moves, self._changes = _CALLS[machine], _MOVES[machine], _CHANGES[machine]
-        self._listens, self._binds, self._opens = _LISTEN[machine], _BIND[machine], _SOCKET[machine]
+        self._calls, self._links = syscalls.CALLS[machine], syscalls.LINKS[machine]
+        self._moves, self._changes = syscalls.MOVES[machine], syscalls.CHANGES[machine]
+        self._listens, self._binds = syscalls.LISTEN[machine], syscalls.BIND[machine]
+        self._opens = syscalls.SOCKET[machine]
         self.moved = self.changed = False
+        self.links = 0
         self.followed: set[int] = set()
         self.forked: set[int] = set()
         self.signalled: set[int] = set()
@@ -133,11 +111,13 @@ class Trace:
             self._listened -= 1
         elif port := _UDP.match(event):
             self.ports.add(f"udp {int(port[1])}")
-        elif event.startswith(_RING_LISTENS):
-            self._listened += 1
+        elif event.startswith(_RING):
+            is_link = b"SYMLINK" in event
+            self.links += is_link
+            self._listened += not is_link
         elif event.startswith(_TRUNCATES):
             self.moved = True
-        elif (call := self._call(event)) and len(self._found) <= MOST_CALLS:
+        elif (call := _owned(event) or self._call(event)) and len(self._found) <= MOST_CALLS:
             self._found.append(call)
 
     def _signal(self, thread: int) -> None:
@@ -149,21 +129,38 @@ class Trace:
             return None
         number, (first, second, third) = int(found[1]), (int(one, 16) for one in found.groups()[1:])
         name = self._calls.get(number)
-        if name == _LIMIT and not third:  # it only asks; and no rename of 32 bits, which has the same number
+        if name == syscalls.LIMIT and not third:  # it only asks; and no rename of 32 bits, which has the same number
             return None
         self.moved |= number in self._moves
         self.changed |= number in self._changes
-        self._listened += number in self._listens or (number == _SOCKETS and first == _TO_LISTEN)
-        self._datagrams |= number in self._opens and first == _UNIX and second & 15 == _DATAGRAM
-        self._bound += number in self._binds and (third not in _OTHER_NAMES or self._datagrams)
+        self.links += number in self._links
+        self._listened += number in self._listens or (number == syscalls.SOCKETS and first == syscalls.TO_LISTEN)
+        self._datagrams |= number in self._opens and first == syscalls.UNIX and second & 15 == syscalls.DATAGRAM
+        self._bound += number in self._binds and (third not in syscalls.OTHER_NAMES or self._datagrams)
+        if name == syscalls.SIGNAL:
+            return _owner(second, third)
         if name is None:
             return None
-        if name == _FILE:
+        if name == syscalls.FILE:
             return Call(name, 0)
-        if name == _PTRACE and first not in (_ATTACH, _SEIZE):
+        if name == syscalls.PTRACE and first not in (syscalls.ATTACH, syscalls.SEIZE):
             return None
-        target = second if name == _PTRACE else first
-        return Call(name, target) if 0 < target <= _MOST_PID else None
+        target = second if name == syscalls.PTRACE else first
+        return Call(name, target) if 0 < target <= syscalls.MOST_PID else None
+
+
+def _owned(event: bytes) -> Call | None:
+    if not (found := _OWNER.match(event)):
+        return None
+    return _owner(int(found[1], 16), int(found[2], 16)) if found[1] else Call(syscalls.SIGNAL, 0)
+
+
+def _owner(command: int, whom: int) -> Call | None:
+    """Whom the kernel is to signal: a process, or the negative number of a group; 0 = nobody."""
+    number = (whom + (1 << 31)) % (1 << 32) - (1 << 31)  # the lower 32 bits
+    if command == syscalls.OWN:
+        return Call(syscalls.SIGNAL, abs(number)) if number else None
+    return Call(syscalls.SIGNAL, 0) if command == syscalls.OWN_EX else None
 
 
 class Instance:
@@ -202,8 +199,8 @@ class Instance:
 
     def _filtered(self, machine: str) -> dict[str, str]:
         """Event -> its filter; "" = none."""
-        numbers = {*_CALLS[machine], *_MOVES[machine], *_CHANGES[machine], _SOCKETS}
-        numbers |= {*_LISTEN[machine], *_BIND[machine], *_SOCKET[machine]}
+        numbers = {*syscalls.CALLS[machine], *syscalls.MOVES[machine], *syscalls.CHANGES[machine], syscalls.SOCKETS}
+        numbers |= {*syscalls.LISTEN[machine], *syscalls.BIND[machine], *syscalls.SOCKET[machine]}
         more = {event: kept for event, kept in _MORE.items() if os.path.isdir(f"{self._folder}/events/{event}")}
         return {
             "raw_syscalls/sys_enter": " || ".join(f"id == {number}" for number in sorted(numbers)),
@@ -332,7 +329,7 @@ class Traces:
         self._instance: Instance | None = None
         self._machine = os.uname().machine
         self._root, self._mount = mounted, -1
-        if self._machine not in _CALLS:
+        if self._machine not in syscalls.CALLS:
             self.why = f"a processor of the kind {self._machine}"
             return
         try:

@@ -28,7 +28,6 @@ AGAIN_SEC = 60.0  # until a program is started again that did not start
 MOST_PUT = 64  # paths of a verification
 MOST_BYTES = 32 * 1024 * 1024  # of the watcher's answer
 MODULE = "harbortrainer.docker.integrity.watcher"
-SIGNAL = "signal"  # of `tampered`
 _FAILURES = (OSError, DockerException, requests.RequestException, TimeoutError, ValueError)
 _log = logging.getLogger("harbortrainer")
 _told: set[str] = set()
@@ -69,7 +68,9 @@ class Seen:
     the first processes that opened it, in their order; `programs`: of readers, by process, where it could be read.
     `late`: other files that they wrote; `moved`: they may have renamed or linked some, and `made` are the inodes that
     verification wrote; `changed`: or made, deleted or given rights. `sockets`: on which they began to listen, as
-    "tcp PORT" or "unix NAME". `unseen_memory`: they did more than was seen, on a machine where that is seen.
+    "tcp PORT" or "unix NAME". `passed`: paths at which verification opened files that it had not made, and at which
+    nothing is any more; `links`: how many symbolic ones they made. `unseen_memory`: they did more than was seen, on a
+    machine where that is seen.
     """
 
     opened: Mapping[str, int] | None = None
@@ -84,6 +85,8 @@ class Seen:
     made: frozenset[int] = frozenset()
     changed: bool = False
     sockets: tuple[str, ...] = ()
+    passed: frozenset[str] = frozenset()
+    links: int = 0
 
 
 @dataclass(slots=True)
@@ -280,6 +283,8 @@ def _parsed(found: Any) -> Seen:
             made=frozenset(map(int, found["made"])),
             changed=bool(found["changed"]),
             sockets=tuple(map(str, found["sockets"])),
+            passed=frozenset(map(str, found["passed"])),
+            links=int(found["links"]),
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error

@@ -14,7 +14,6 @@ from typing import Any
 
 from harbortrainer.docker.integrity.living import (
     ENDED,
-    MOST_PROCESSES,
     OWN,
     RING,
     TESTS,
@@ -23,11 +22,11 @@ from harbortrainer.docker.integrity.living import (
     fields_of,
     inner_of,
     is_system,
-    listed_of,
     living,
     mapped,
     pids_of,
     program_of,
+    settled,
     threads_of,
 )
 from harbortrainer.docker.integrity.marks import (
@@ -41,15 +40,14 @@ from harbortrainer.docker.integrity.marks import (
     below,
     names,
 )
+from harbortrainer.docker.integrity.syscalls import SIGNAL
 from harbortrainer.docker.integrity.traces import Trace, Traces
 
 MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
 MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 32, 4096  # the second: of a file
 MOST_LATE = 4096
 SHARED = "/dev/shm"
-EXEC_SEC, NAP_SEC = 5.0, 0.01  # for shells to end that ran the agent's commands
 DRAIN_SEC = 5.0  # for events that wait when verification has ended
-LOOKS = 5  # until no process ends meanwhile; else some end all the time
 ROUNDS = 5  # until every process of the policy is followed
 _MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?mem")
 _OF_PROCESS = re.compile(r"/proc/(\d+)/")
@@ -77,6 +75,7 @@ class Watch:
         self.programs: dict[int, dict[str, object]] = {}
         self.written: set[str] = set()
         self.late: set[str] = set()
+        self.opened: set[tuple[str, int]] = set()  # by verification, with inodes, while the policy is traced
         self.made: set[int] = set()
         self.own: list[str] = []
         self._peeked: set[str] = set()  # of TESTS, by the policy
@@ -120,8 +119,9 @@ class Watch:
             threads = {thread for pid in pids for thread in threads_of(pid)} - trace.followed - trace.forked
             if not threads:
                 return not trace.lost
-            found = Look(self._first, set(pids) - self.before.keys() - trace.forked).processes
-            self.before |= {pid: one for pid, one in found.items() if pid != ENDED}
+            look = Look(self._first, set(pids) - self.before.keys() - trace.forked)
+            self.unseen |= not look.complete
+            self.before |= {pid: one for pid, one in look.processes.items() if pid != ENDED}
             trace.follow(threads)
         return False
 
@@ -151,7 +151,7 @@ class Watch:
                     self.tampered.add(call.name)
             self.unseen |= self.trace.lost
             if not self.trace.lost and self.trace.signalled - self._kept:
-                self.tampered.add("signal")
+                self.tampered.add(SIGNAL)
 
     def _note(self, event: Event) -> None:
         """The kernel makes one event of several ones of a process and file."""
@@ -204,6 +204,8 @@ class Watch:
             readers.append(event.pid)
         if path.startswith("/proc/"):
             return
+        if self.trace is not None:
+            self.opened.add((path, os.fstat(event.file).st_ino))
         if len(readers) == MOST_READERS or self._is_library(path, event):
             self.marks.leave_file(event.file)
 
@@ -255,7 +257,7 @@ class Watch:
         if not self.overflow:
             self.overflow = True
             self.marks.leave_opens()
-        for known in (self.readers, self.programs, self.written, self.late, self.made, self._loading):
+        for known in (self.readers, self.programs, self.written, self.late, self.made, self.opened, self._loading):
             known.clear()
 
     def _tamper(self, what: str, pid: int) -> None:
@@ -330,8 +332,14 @@ class Watch:
                 "tampered": sorted(self.tampered), "processes": living(self._first, self.before, look.processes),
                 "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
                 "changed": moved or changed, "made": sorted(self.made) if moved else [],
-                "sockets": self._sockets(look.processes),
+                "sockets": self._sockets(look.processes), "links": self.trace.links if self.trace else 0,
+                "passed": sorted(self._passed()) if moved else [],
             }  # fmt: skip
+
+    def _passed(self) -> set[str]:
+        """Paths at which verification opened what it had not made, and at which nothing is any more."""
+        found = {path for path, inode in self.opened if inode not in self.made}
+        return {path for path in found if not os.path.lexists(f"/proc/{self._first}/root{path}")}
 
     def _sockets(self, after: Mapping[int, Process]) -> list[str]:
         """On which the policy's processes began to listen."""
@@ -345,7 +353,9 @@ class Watch:
     def _holds(self, pid: int, process: Process) -> None:
         """It may still write what is verification's own, so that no event tells."""
         with contextlib.suppress(OSError):
-            for path in {*process.writes, *mapped(pid)}:
+            paths, are_all = mapped(pid)
+            self.unseen |= not are_all
+            for path in {*process.writes, *paths}:
                 if path == RING and self.trace is not None:
                     self.trace.moved = True
                 self._note(Event(path, CLOSE_WRITE, pid))
@@ -355,34 +365,3 @@ class Watch:
         if (trace := self.trace) is not None:
             self.trace = None
             self._traces.give_back(trace)
-
-
-def settled(container: Mapping[str, Any]) -> Look:
-    """Return the policy's processes, once the shells have ended that ran the agent's commands, or after EXEC_SEC."""
-    first, give_up = container["pid"], time.monotonic() + EXEC_SEC
-    while True:
-        pids = pids_of(first)
-        inside = {0, *pids}  # the daemon starts shells from outside, but for the first one
-        others = {pid: fields for pid in pids if pid != first and (fields := fields_of(pid)) is not None}
-        ending = [
-            pid
-            for pid, (state, parent, *_) in others.items()
-            if state not in "ZX" and (pid == container["shell"] or int(parent) not in inside)
-        ]
-        if not ending or time.monotonic() > give_up:
-            break
-        time.sleep(NAP_SEC)
-    look = _taken(container)
-    for _ in range(LOOKS - 1):
-        if ENDED not in look.processes:  # else it may be a shell of the daemon's, which nobody had waited for yet
-            break
-        time.sleep(NAP_SEC)
-        look = _taken(container)
-    return look
-
-
-def _taken(container: Mapping[str, Any]) -> Look:
-    pids = listed_of(container["pid"]) or pids_of(container["pid"])
-    look = Look(container["pid"], set(pids).difference(container["kept"]))
-    look.complete &= len(pids) < MOST_PROCESSES
-    return look

@@ -22,9 +22,9 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from harbortrainer.docker.integrity.living import Look, living
+from harbortrainer.docker.integrity.living import Look, living, settled
 from harbortrainer.docker.integrity.traces import Traces
-from harbortrainer.docker.integrity.watched import Watch, settled
+from harbortrainer.docker.integrity.watched import Watch
 
 TRACE_SEC, IDLE_SEC = 0.1, 1.0  # between two looks at the calls of processes, and at whether some are traced
 

@@ -130,7 +130,8 @@ class GradingVerifier(SafeVerifier):
         async with again.in_place(causes) as place, self._watched(place.environment) as sight:
             reward = await self._measured(contextlib.nullcontext(place))
         left = await self._causes(again, sight.seen, causes.unasked)
-        return -math.inf if left.processes or left.tampered or left.late or left.sockets else reward
+        is_clean = not (left.processes or left.tampered or left.late or left.sockets or left.mounted)
+        return reward if is_clean else -math.inf
 
     @contextlib.asynccontextmanager
     async def _watched(self, environment: DockerEngineEnvironment) -> AsyncIterator[Sight]:
