@@ -75,6 +75,26 @@ keep_line() {
   for file in "$STATE/server-$PORT"/{server,vllm}.log; do if [ -f "$file" ]; then tail -c 3000000 "$file" >"$OUT/line-$(basename "$file")"; fi; done
 }
 
+# wide MEASURES [FLAG ...]: many samples at once, or none where T_REQUESTS=0 (scripts/gpu/phases_two).
+wide() {
+  if [ "${T_REQUESTS:-512}" = 0 ]; then exit; fi
+  measure "$LABEL" --only "$1" --prompts $((${T_REQUESTS:-512} / 2)) --tokens $((4 * ${T_PROMPT:-250})) --answer "${T_ANSWER:-512}" "${@:2}"
+}
+
+several() { [[ "${VLLM_GPUS:-}" = *,* || "${VLLM_CPU_REPLICAS:-1}" -gt 1 ]]; }
+
+# line: T_STEPS steps of README's second command with longer trials, in runs/LABEL-line.
+line() {
+  local steps="${T_STEPS:-10}" status=0
+  if [ "$steps" = 0 ]; then exit; fi
+  # shellcheck disable=SC2086
+  ./run_skyrl_tx.sh model_name="$V_MODEL" tasks_dir=.state/random wandb_project= max_turns="${T_TURNS:-30}" max_tokens=64 temperature=1 \
+    n_parallel_envs=32 n_epochs="$steps" max_steps="$steps" skyrl_tx_url="$URL" run_name="$LABEL-line" ${T_LINE:-} || status=$?
+  keep "$LABEL-line"
+  keep_line
+  return "$status"
+}
+
 # passes SECONDS [FLAG ...]: scripts.gpu.passes on V_MODEL with most of the GPU; lines in passes.jsonl.
 passes() {
   export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$STATE/jax-cache}" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0

@@ -293,9 +293,12 @@ def _judge(judge: ModelFile, config: Config) -> Iterator[str]:
 
 def _other_backend(config: RunSettings) -> Iterator[str]:
     """The URL of a server that the run would not use."""
-    name, needed = ("skyrl_tx_url", "skyrl-tx") if config.backend == "tinker" else ("tinker_base_url", "tinker")
+    urls = {"tinker": "tinker_base_url", "skyrl-tx": "skyrl_tx_url"}
+    used = urls.pop(config.backend)
+    ((needed, name),) = urls.items()
     if config.resume is None and (url := getattr(config, name)):
-        yield f"{name}={url}: not used with backend={config.backend}; set backend={needed} or {name}=None"
+        fix = f"set backend={needed}, or give its server's URL as {used}"
+        yield f"{name}={url}: not used with backend={config.backend}; {fix}"
 
 
 def run_problems(config: RunSettings) -> Iterator[str]:

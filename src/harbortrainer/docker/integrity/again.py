@@ -55,18 +55,25 @@ class Again:
         `undone`: changes of which it had nothing when it began; `own`: paths that verification changes by itself.
         The task's solution, and records of packages, are looked at only if that is needed.
         """
-        if await call(self._links, seen) < seen.links:
+        found, before = self._environment.phases.found, self._environment.phases.before
+        assert found is not None
+        looks = seen.links or seen.changed
+        now = await call(survey, self._environment.container, before) if looks else None
+        if now is not None and len(now.targets.items() - found.targets.items()) < seen.links:
             seen = replace(seen, sockets=(*seen.sockets, PASSED_LINK))
         start = Footprint() if await asyncio.to_thread(self._has_solution) else None
-        late, written = await call(self._late, seen, {one.path for one in undone}, own)
+        late, written = await call(self._late, seen, now, {one.path for one in undone}, own)
         if not (causes := await call(self._judged, late, written, seen, start, Records())):
             return causes
         return await call(self._judged, late, written, seen, await footprint_of(self._environment), None)
 
     def _late(
-        self, seen: Seen, undone: Collection[str], own: Collection[str]
+        self, seen: Seen, now: Survey | None, undone: Collection[str], own: Collection[str]
     ) -> tuple[list[FileChange], frozenset[str]]:
-        """What processes of the policy changed during verification; which files of it they wrote or moved. Blocks."""
+        """What processes of the policy changed during verification; which files of it they wrote or moved. Blocks.
+
+        `now`: the container after it, where something was changed that has no event of its own.
+        """
         environment = self._environment
         assert environment.phases.found is not None
         found = environment.phases.found
@@ -76,17 +83,9 @@ class Again:
         known = {one.path for one in found.contents}.difference(undone)
         new = {path for path in late - known if not is_made_anew(path)}
         changes = [FileChange(one, ChangeKind.CHANGED if in_image(one) else ChangeKind.ADDED) for one in sorted(new)]
-        if seen.changed:
-            now = survey(environment.container, environment.phases.before)
+        if seen.changed and now is not None:
             changes += (one for one in now.contents if one.path not in {*known, *new, *now.plain, *own})
         return changes, frozenset(new)
-
-    def _links(self, seen: Seen) -> int:
-        """How many symbolic links are new since verification began, if any were made. Blocks."""
-        environment = self._environment
-        assert environment.phases.found is not None
-        now = survey(environment.container, environment.phases.before).targets if seen.links else {}
-        return len(now.items() - environment.phases.found.targets.items())
 
     async def changed_in(self, place: GradingPlace) -> frozenset[str]:
         """Return what a container has changed since its image."""
