@@ -49,7 +49,7 @@ GRAPHS = (
     256,
     384,
     512,
-)  # requests at once; its own 51 take three times as long
+)  # requests at once; its own 51 take three times as long. More than the last would run without graphs, half as fast
 AFTER = "SKYRL_TX_VLLM_AFTER"  # for server/vllm/unpinned.py
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes as --max-lora-rank
 # Without the list vLLM wraps the unembedding too, which the trainer does not train; two prompts scored at once then end
@@ -129,6 +129,7 @@ def command(plan: Plan, index: int) -> list[str]:
     if plan.gpus:
         values["--gpu-memory-utilization"] = plan.memory
         values["--worker-extension-cls"] = "unpinned.Unpinned"  # in server/vllm, see environment()
+        values["--max-num-seqs"] = GRAPHS[-1]
         switches += ["--cudagraph-capture-sizes", *map(str, GRAPHS)]
     else:  # a seeded request whose prompt is split ends vLLM's engine on a CPU
         values["--max-num-batched-tokens"] = plan.context

@@ -57,6 +57,7 @@ def test_a_cpu_splits_no_prompt_and_a_gpu_takes_its_share(tmp_path: Path) -> Non
     assert cpu["--max-num-batched-tokens"] == "4096" and "--no-enable-chunked-prefill" in cpu
     assert cpu["--host"] == "127.0.0.1" and cpu["--max-lora-rank"] == "16" and "--gpu-memory-utilization" not in cpu
     assert gpu["--gpu-memory-utilization"] == "0.9" and "--no-enable-chunked-prefill" not in gpu
+    assert gpu["--max-num-seqs"] == str(max(sampler.GRAPHS)) and "--max-num-seqs" not in cpu
     assert "--hf-overrides" not in gpu and "--distributed-executor-backend" not in gpu
     assert cpu["--distributed-executor-backend"] == "uni"
     assert sampler.environment(plan_of(tmp_path), 0)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
