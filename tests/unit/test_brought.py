@@ -125,6 +125,7 @@ def test_a_package_of_somebody_else_is_found_by_its_module(tmp_path: Path, monke
 def test_other_code_is_another_run(tmp_path: Path) -> None:
     text = written(tmp_path, "def f(rewards, trajectories): return rewards")
     before = {field: one.source for field, one in functions(config(advantage=text)).items()}
+    assert functions(config()) == {} and functions(config(reward=text))["reward"].given == f"reward={text}"
     check_same({"advantage": bring("advantage", text)}, before)
     check_same({"advantage": bring("advantage", text)}, {})
     bring.cache_clear()

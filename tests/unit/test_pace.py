@@ -48,18 +48,20 @@ def test_a_step_takes_the_oldest_complete_groups_and_waits_only_for_those_that_w
 
 
 def test_groups_that_start_ahead_count_from_the_next_step() -> None:
-    rules = pace(0)
-    for group in started(rules, 2):
+    rules = Pace(1, lambda step: (2, 3, 1, 5, 5)[step])
+    for group in started(rules, 5):
         rules.finish(group)
-    assert rules.compose() and not rules.may_start()
+    assert rules.compose() == [(0, 0), (0, 1)] and not rules.may_start()
     rules.look_ahead()
-    ahead = started(rules, 2, batch=1)
-    assert [group.since for group in ahead] == [1, 1] and not rules.may_start()
+    (ahead,) = [rules.start(GroupSlot(1, problem)) for problem in range(9) if rules.may_start()]
+    assert ahead.since == 1, "with the three that are left it fills steps 1 and 2"
     rules.advance(1)
-    assert rules.open == ahead and not rules.may_start() and rules.compose() is None
-    for group in ahead:
-        rules.finish(group)
-    assert rules.compose() == [(1, 0), (1, 1)]
+    assert len(rules.open) == 4 and not rules.may_start()
+    assert rules.compose() == [(0, 2), (0, 3), (0, 4)]
+    rules.advance(2)
+    assert rules.compose() is None and rules.may_start()
+    rules.finish(ahead)
+    assert rules.compose() == [(1, 0)]
 
 
 def test_a_short_last_step_leaves_no_room_for_more() -> None:
