@@ -208,6 +208,13 @@ def test_a_prompt_that_was_too_long_for_another_context_counts_no_more(tmp_path:
         assert ledger.counts["quarantined"] == 1, "it is a trial of the run all the same"
 
 
+def test_an_end_is_on_the_disk_when_it_is_noted_and_a_start_need_not_be() -> None:
+    ledger = Ledger(Path("/dev/null"))  # can be written, and not synced
+    ledger.started(A, "t", 1)
+    with pytest.raises(OSError, match="Invalid argument"):
+        ledger.ended(trajectory(A), "graded")
+
+
 def test_a_torn_line_is_cut_before_the_next_one_is_written(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     run_trial(Ledger(path), A)

@@ -19,19 +19,6 @@ def started(rules: Pace, n: int, batch: int = 0) -> list[OpenGroup]:
     return [rules.start(GroupSlot(batch, problem)) for problem in range(n)]
 
 
-def test_without_staleness_only_one_batch_is_open_and_a_step_waits_for_all_of_it() -> None:
-    rules = pace(0)
-    one, two = started(rules, 2)
-    assert not rules.may_start()
-    two.complete = True
-    assert rules.compose() is None
-    one.complete = True
-    assert rules.compose() == [(0, 0), (0, 1)]
-    assert not rules.may_start(), "not during the update"
-    rules.advance(1)
-    assert rules.may_start() and not rules.open
-
-
 def test_a_step_takes_the_oldest_complete_groups_and_waits_only_for_those_that_would_be_too_old() -> None:
     rules = pace(1)
     slow, *fast = started(rules, 4)
@@ -62,12 +49,6 @@ def test_groups_that_start_ahead_count_from_the_next_step() -> None:
     assert rules.compose() is None and rules.may_start()
     rules.finish(ahead)
     assert rules.compose() == [(1, 0)]
-
-
-def test_a_short_last_step_leaves_no_room_for_more() -> None:
-    rules = Pace(2, lambda step: (2, 2, 1)[step] if step < 3 else 0)
-    started(rules, 5)
-    assert not rules.may_start()
 
 
 def test_groups_of_an_earlier_process_keep_their_age() -> None:
