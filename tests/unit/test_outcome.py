@@ -120,7 +120,7 @@ def test_a_step_of_a_multi_step_trial_can_spoil_it() -> None:
     ("rewards", "expected", "problem"),
     [
         ({"reward": 1}, 1.0, ""),
-        ({"reward": 0.25, "speed": 9}, 0.25, ""),
+        ({"speed": 9, "reward": 0.25}, 0.25, ""),
         ({"score": 0.5}, 0.5, ""),
         ({"b": 1, "a": 2}, None, "reward.json has no key 'reward' but a, b; name one of them reward"),
         ({"reward": float("nan")}, None, "the reward is nan"),
