@@ -117,6 +117,19 @@ async def test_context_limit_cuts_answers_and_then_ends(powers_of_two: bool) -> 
     assert llm.fault is None and len(llm.turns) == len(sizes)
 
 
+@pytest.mark.parametrize("powers_of_two", [True, False])
+async def test_the_smallest_answer_still_fits(powers_of_two: bool) -> None:
+    llm, client = make(["z" * 500])
+    await llm.call("q")
+    used = len(client.requests[0].prompt_T)
+    llm, client = make(["z" * 500], context_limit=used + SMALLEST_ANSWER, powers_of_two=powers_of_two)
+    await llm.call("q")
+    assert client.requests[0].max_tokens == SMALLEST_ANSWER
+    llm, _ = make(["z" * 500], context_limit=used + SMALLEST_ANSWER - 1, powers_of_two=powers_of_two)
+    with pytest.raises(ContextLengthExceededError):
+        await llm.call("q")
+
+
 async def test_response_carries_text_and_usage_but_no_ids() -> None:
     llm, _ = make(["hello"])
     answered = await llm.call("hi")
@@ -150,7 +163,7 @@ async def test_seeds_differ_by_turn_and_repeat_by_trial() -> None:
         for _ in range(3):
             await chat.chat("x")
         drawn.append([request.seed for request in client.requests])
-    assert drawn[0] == drawn[1] and len(set(drawn[0])) == 3
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) == 3 and max(drawn[0]) < 2**31
     llm, client = make(["a"])
     await llm.call("x")
     assert client.requests[0].seed is None and client.requests[0].temperature == 0.7
