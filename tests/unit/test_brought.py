@@ -30,12 +30,6 @@ def written(folder: Path, code: str, name: str = "own.py") -> str:
     return f"{folder / name}:f"
 
 
-def test_a_function_gives_an_advantage_to_each_trajectory() -> None:
-    batch = assemble([group(1, 0)], config(advantage=f"{OWN}:squared"))
-    assert batch.advantages == {"s000000-p00-g00": -1, "s000000-p00-g01": -2}
-    assert [set(one.advantages_T[one.mask_T]) for one in batch.sequences_D] == [{-1}, {-2}]
-
-
 def test_a_function_gives_an_advantage_to_each_turn() -> None:
     batch = assemble([group(1, 0)], config(advantage=f"{OWN}:later"))
     first, second = batch.sequences_D

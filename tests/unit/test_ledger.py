@@ -10,7 +10,7 @@ import pytest
 
 from harbortrainer.budget.account import Account
 from harbortrainer.config import Config
-from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
+from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
@@ -239,12 +239,3 @@ def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, whole: bytes, d
     path.write_bytes(first + b"\n" + rest.replace(whole, damaged, 1))
     with pytest.raises(UserError, match="line 2 "):
         Ledger(path)
-
-
-def test_cutting_touches_only_what_is_torn(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    cut_torn_line(path)
-    append_line(path, {"a": 1}, checked=True)
-    before = path.read_bytes()
-    cut_torn_line(path)
-    assert path.read_bytes() == before and read_lines(path) == [{"a": 1}]

@@ -80,17 +80,6 @@ async def test_history_that_was_rewritten_opens_a_segment_and_the_old_one_can_go
     assert rebuilt_prompts(llm.turns) == [request.prompt_T for request in client.requests]
 
 
-async def test_unwound_history_opens_a_segment() -> None:
-    llm, client = make(["one", "two", "three"])
-    chat = Chat(llm)
-    await chat.chat("a")
-    await chat.chat("b")
-    chat._messages = chat._messages[:2]
-    await chat.chat("c")
-    assert [turn.segment for turn in llm.turns] == [0, 0, 1]
-    assert rebuilt_prompts(llm.turns) == [request.prompt_T for request in client.requests]
-
-
 async def test_count_tokens_is_exact_for_open_and_for_rewritten_histories() -> None:
     llm, client = make(["one", "two"])
     chat = Chat(llm)
@@ -167,14 +156,6 @@ async def test_seeds_differ_by_turn_and_repeat_by_trial() -> None:
     llm, client = make(["a"])
     await llm.call("x")
     assert client.requests[0].seed is None and client.requests[0].temperature == 0.7
-
-
-async def test_prompt_with_lone_surrogate_goes_on_in_its_segment() -> None:
-    llm, _ = make(["a", "b"])
-    chat = Chat(llm)
-    await chat.chat("screen \ud83d \0")
-    await chat.chat("more")
-    assert [turn.segment for turn in llm.turns] == [0, 0]
 
 
 async def test_registry_gives_the_live_llm_and_forgets_it() -> None:
