@@ -28,7 +28,8 @@ def test_weights_are_capped_and_trials_too_far_away_teach_nothing() -> None:
     assert masked == {"far"}, "its mean log-ratio is 1.5, above log 2"
     ratios = np.exp(trained[0] - one.logprobs_T)[1:]
     assert ratios == pytest.approx([1.0, 2.0, np.exp(-0.5), np.exp(0.2)], rel=1e-5)
-    assert one.logprobs_T[0] == 0 and np.array_equal(one.advantages_T, near.advantages_T)
+    assert one.logprobs_T[0] == 0 and one.logprobs_T.dtype == np.float32
+    assert np.array_equal(one.advantages_T, near.advantages_T)
     assert np.array_equal(two.tokens_T, far.tokens_T) and near.logprobs_T[2] == -1.0, "the given ones do not change"
 
 
