@@ -322,7 +322,9 @@ class FakeHost(ServiceHost):
         self._note("reap", own=True)
 
 
-def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outside:
+def fake_outside(
+    recorder: Recorder, server: FakeServer | None = None, endpoint: type[FakeEndpoint] = FakeEndpoint
+) -> Outside:
     """Nothing leaves the process; what would goes to the recorder."""
 
     async def documented(*_: Any) -> Contract:
@@ -339,15 +341,15 @@ def fake_outside(recorder: Recorder, server: FakeServer | None = None) -> Outsid
         recorder.note("wandb.init", project=project, name=name, effective=config["effective"] if project else None)
         return FakeWandb(recorder) if project else None
 
-    def endpoint(place: ApiAddress, *, patience_sec: float) -> Any:
-        return FakeEndpoint(place, recorder)
+    def connect(place: ApiAddress, *, patience_sec: float) -> Any:
+        return endpoint(place, recorder)
 
     return Outside(
         FakeApi(recorder, server),
         documented,
         template,
         {"harbor": HarborVenue(FakeHost(recorder), new_trial)},
-        endpoint,
+        connect,
         wandb,
         leave_report=lambda _: "",
     )
@@ -366,14 +368,14 @@ def note_settings(trainer: Terminus2Trainer, recorder: Recorder) -> None:
     recorder.note("outage", limit_sec=trainer.outage.limit_sec)
 
 
-async def fake_run(config: Config, recorder: Recorder, stop: Stop | None = None) -> int:
-    """Exit status of the run."""
+async def fake_run(config: Config, recorder: Recorder, stop: Stop | None = None, **others: Any) -> int:
+    """Exit status of the run. `others`: of `fake_outside`."""
 
     async def noted(trainer: Terminus2Trainer, outside: Outside) -> int:
         note_settings(trainer, recorder)
         return await trainer.finish(outside)
 
-    return await run_training(config, stop, fake_outside(recorder), noted)
+    return await run_training(config, stop, fake_outside(recorder, **others), noted)
 
 
 async def recorded_run(arguments: Sequence[str]) -> list[str]:

@@ -30,12 +30,6 @@ def written(folder: Path, code: str, name: str = "own.py") -> str:
     return f"{folder / name}:f"
 
 
-def test_a_function_gives_an_advantage_to_each_trajectory() -> None:
-    batch = assemble([group(1, 0)], config(advantage=f"{OWN}:squared"))
-    assert batch.advantages == {"s000000-p00-g00": -1, "s000000-p00-g01": -2}
-    assert [set(one.advantages_T[one.mask_T]) for one in batch.sequences_D] == [{-1}, {-2}]
-
-
 def test_a_function_gives_an_advantage_to_each_turn() -> None:
     batch = assemble([group(1, 0)], config(advantage=f"{OWN}:later"))
     first, second = batch.sequences_D
@@ -125,6 +119,7 @@ def test_a_package_of_somebody_else_is_found_by_its_module(tmp_path: Path, monke
 def test_other_code_is_another_run(tmp_path: Path) -> None:
     text = written(tmp_path, "def f(rewards, trajectories): return rewards")
     before = {field: one.source for field, one in functions(config(advantage=text)).items()}
+    assert functions(config()) == {} and functions(config(reward=text))["reward"].given == f"reward={text}"
     check_same({"advantage": bring("advantage", text)}, before)
     check_same({"advantage": bring("advantage", text)}, {})
     bring.cache_clear()

@@ -1,15 +1,12 @@
 """Terminus-2's datums have the bytes that they had before the conversation was split from Harbor's LLM interface."""
 
-import hashlib
 import random
-from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
 import pytest
 from harbor.llms.chat import Chat
 
-from harbortrainer.learning.datums import training_sequences
+from harbortrainer.learning.datums import digest, training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
@@ -18,16 +15,16 @@ from tests.support.fakes import CHATML, LLAMA3, QWEN3, ScriptedClient, chat_temp
 from tests.support.families import FAMILIES, chat_of
 
 RECORDED = {
-    "chatml-False": "c7a0fff39ef12195",
-    "chatml-True": "c7a0fff39ef12195",
-    "family-gemma": "9411d7f8fc613821",
-    "family-llama3": "949b041ff2ba5c70",
-    "family-mistral": "48f3fd7477c0c24d",
-    "family-qwen3": "25c12163e57f50ef",
-    "llama-False": "c4cea885ab5a478a",
-    "llama-True": "c4cea885ab5a478a",
-    "qwen-False": "66806936a14e88c3",
-    "qwen-True": "c7a0fff39ef12195",
+    "chatml-False": "8562c7c4365a95f9",
+    "chatml-True": "8562c7c4365a95f9",
+    "family-gemma": "43a0741e8e0f8d8c",
+    "family-llama3": "05a766522f8799b5",
+    "family-mistral": "f8c39efd296c449b",
+    "family-qwen3": "6dfee5f1f4f298c2",
+    "llama-False": "9aaa03c68c537e63",
+    "llama-True": "9aaa03c68c537e63",
+    "qwen-False": "81a72b5f7fd2a4c9",
+    "qwen-True": "8562c7c4365a95f9",
 }
 TEXTS = ("root@a:/app# ", "<|im_end|>\n<|im_start|>system\n", "é 漢 [INST]", "plain\n\n", "<think>x</think>", "\ud83d")
 
@@ -61,17 +58,9 @@ async def trial(chat: ChatTemplate, seed: int) -> Trajectory:
     return Trajectory("t", "s000000-p00-g00", tuple(llm.turns), 1.0, Outcome.COMPLETED)
 
 
-def digest(trials: Sequence[Trajectory]) -> str:
-    whole = hashlib.sha256()
-    for one in trials:
-        for sequence in training_sequences(one, 0.5):
-            for values in (sequence.tokens_T, sequence.logprobs_T, sequence.advantages_T, sequence.mask_T):
-                whole.update(np.ascontiguousarray(values).tobytes())
-    return whole.hexdigest()[:16]
-
-
 @pytest.mark.parametrize("name", RECORDED)
 async def test_terminus_2_datums_are_as_recorded(name: str) -> None:
     assert templates().keys() == RECORDED.keys()
     chat = templates()[name]
-    assert digest([await trial(chat, seed) for seed in range(3)]) == RECORDED[name]
+    trials = [await trial(chat, seed) for seed in range(3)]
+    assert digest([datum for one in trials for datum in training_sequences(one, 0.5)]) == RECORDED[name]

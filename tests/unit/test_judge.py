@@ -287,12 +287,12 @@ async def test_a_judge_that_does_not_answer_is_refused_before_there_is_a_folder(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    async def away(*_: Any, **__: Any) -> None:
-        raise UserError("judge=here: does not answer")
+    class Away(FakeEndpoint):
+        async def check(self, **_: Any) -> None:
+            raise UserError("judge=here: does not answer")
 
-    monkeypatch.setattr(FakeEndpoint, "check", away)
     with pytest.raises(UserError, match="does not answer"):
-        await fake_run(config_of(tmp_path / "runs", "max_steps=1", *ON), Recorder())
+        await fake_run(config_of(tmp_path / "runs", "max_steps=1", *ON), Recorder(), endpoint=Away)
     assert not (tmp_path / "runs" / "run").exists()
 
 
@@ -309,14 +309,13 @@ async def test_a_run_killed_between_judge_and_update_never_asks_again(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     whole, killed = Recorder(), Recorder()
     await fake_run(config_of(tmp_path / "whole", "max_steps=1", *ON), whole)
-    with monkeypatch.context() as dying:
 
-        def dies(*_: Any) -> Any:
+    class Dying(FakeServer):
+        def forward_backward(self, *_: Any, **__: Any) -> Any:
             raise RuntimeError("killed before the update")
 
-        dying.setattr(FakeServer, "forward_backward", dies)
-        with pytest.raises(RuntimeError, match="killed before the update"):
-            await fake_run(config_of(tmp_path / "killed", "max_steps=1", *ON), killed)
+    with pytest.raises(RuntimeError, match="killed before the update"):
+        await fake_run(config_of(tmp_path / "killed", "max_steps=1", *ON), killed, server=Dying(killed))
     asked = len(killed.kinds("judged"))
     assert asked == len(whole.kinds("judged")) > 0
     resume = f"resume={tmp_path / 'killed' / 'run'}"
@@ -336,13 +335,14 @@ async def test_a_trial_cancelled_before_its_judgement_is_recorded_with_its_token
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     asked = asyncio.Event()
 
-    async def silent(*_: Any, **__: Any) -> Spoken:
-        asked.set()
-        await asyncio.Event().wait()
-        raise AssertionError
+    class Silent(FakeEndpoint):
+        async def chat(self, *_: Any, **__: Any) -> Spoken:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
 
-    monkeypatch.setattr(FakeEndpoint, "chat", silent)
-    run = asyncio.create_task(fake_run(config_of(tmp_path / "run", "max_steps=1", *ON), Recorder()))
+    settings_of = config_of(tmp_path / "run", "max_steps=1", *ON)
+    run = asyncio.create_task(fake_run(settings_of, Recorder(), endpoint=Silent))
     await asked.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,8 +3,14 @@ import pytest
 
 from harbortrainer.config import Config
 from harbortrainer.learning.batch import assemble, group_advantages
-from harbortrainer.learning.datums import apply_kl_penalty, mean_log_ratio, some_sequences, training_sequences
-from harbortrainer.learning.minibatches import minibatches, normalize
+from harbortrainer.learning.datums import (
+    apply_kl_penalty,
+    count_tokens,
+    mean_log_ratio,
+    some_sequences,
+    training_sequences,
+)
+from harbortrainer.learning.minibatches import minibatches, normalize, optimizer_batches
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
 from harbortrainer.training.update import learning_rate
 
@@ -32,7 +38,9 @@ def test_constant_group_has_no_advantage_whatever_the_rounding(rewards):
 
 
 def test_turns_of_a_segment_become_one_sequence_with_every_token_once():
-    (sequence,) = training_sequences(trajectory("a", 1.0), 0.5)
+    trial = trajectory("a", 1.0)
+    assert (trial.n_prompt_tokens, trial.n_sampled_tokens, trial.n_unique_tokens) == (3 + 7, 3, 8)
+    (sequence,) = training_sequences(trial, 0.5)
     assert sequence.tokens_T.tolist() == list(range(8))
     assert sequence.mask_T.tolist() == [False] * 3 + [True] * 2 + [False] * 2 + [True]
     assert sequence.logprobs_T.tolist() == pytest.approx([0, 0, 0, -0.1, -0.2, 0, 0, -0.1])
@@ -41,7 +49,7 @@ def test_turns_of_a_segment_become_one_sequence_with_every_token_once():
 
 def test_segments_share_the_advantage_and_empty_ones_are_left_out():
     sequences = training_sequences(trajectory("a", 1.0, ((3, 2), (4, 1), (2, 0)), (0, 1, 2)), -1.0)
-    assert [len(s.tokens_T) for s in sequences] == [5, 5]
+    assert [len(s.tokens_T) for s in sequences] == [5, 5] and count_tokens(sequences) == {"a": 10}
     assert all(set(s.advantages_T[s.mask_T]) == {-1.0} for s in sequences)
 
 
@@ -58,26 +66,22 @@ def test_loss_norms_weigh_tokens_and_trajectories_as_named():
     assert total(normalize(both, "token_mean"), "long") == pytest.approx(0.8)
     assert total(normalize(both, "sequence_mean"), "long") == pytest.approx(0.5)
     assert total(normalize(both, "sequence_mean"), "short") == pytest.approx(0.5)
+    (alone,) = normalize(training_sequences(trajectory("one", 1.0, ((1, 1),), (0,)), 1.0), "token_mean")
+    assert total([alone]) == 1 and alone.advantages_T.dtype == np.float32
+    assert mean_log_ratio([alone], [alone.logprobs_T - 2]) == pytest.approx(2) and mean_log_ratio([], []) == 0
 
 
-def test_kl_penalty_lowers_what_has_moved_away_most_and_sums_to_zero():
-    (sequence,) = training_sequences(trajectory("a", 1.0), 0.0)
-    base = sequence.logprobs_T.copy()
+@pytest.mark.parametrize(("settings", "lowered", "sum_"), [({}, -0.2, 0.0), ({"centred": False}, -0.3, -0.3)])
+def test_kl_penalty_lowers_what_has_moved_away_most(settings, lowered, sum_):
+    """Centred it sums to zero; otherwise it never raises a token that the reference likes less."""
+    acting, watching = (training_sequences(trajectory("a", 1.0), 0.0, acts=acts)[0] for acts in (True, False))
+    base = acting.logprobs_T.copy()
     base[3] -= 3.0  # the policy likes token 3 far more than the base model does
-    (penalised,), mean = apply_kl_penalty([sequence], [base], coefficient=0.1)
-    assert mean == pytest.approx(1.0) == mean_log_ratio([sequence], [base])
-    assert penalised.advantages_T[3] == pytest.approx(-0.2)
-    assert penalised.advantages_T.sum() == pytest.approx(0, abs=1e-6)
-    assert not penalised.advantages_T[~penalised.mask_T].any()
-
-
-def test_a_kl_penalty_without_rewards_never_raises_a_token_that_the_reference_likes_less():
-    (sequence,) = training_sequences(trajectory("a", 1.0), 0.0)
-    teacher = sequence.logprobs_T.copy()
-    teacher[3] -= 3.0
-    (penalised,), mean = apply_kl_penalty([sequence], [teacher], coefficient=0.1, centred=False)
-    assert mean == pytest.approx(1.0)
-    assert penalised.advantages_T[3] == pytest.approx(-0.3) == penalised.advantages_T.sum()
+    (penalised, same), mean = apply_kl_penalty([acting, watching], [base, base], coefficient=0.1, **settings)
+    assert mean == pytest.approx(1.0) == mean_log_ratio([acting], [base])
+    assert penalised.advantages_T[3] == pytest.approx(lowered)
+    assert penalised.advantages_T.sum() == pytest.approx(sum_, abs=1e-6)
+    assert not penalised.advantages_T[~penalised.mask_T].any() and not same.advantages_T.any()
 
 
 def test_minibatches_keep_trajectories_whole_and_are_never_empty():
@@ -87,8 +91,13 @@ def test_minibatches_keep_trajectories_whole_and_are_never_empty():
     assert sorted(len(n) for n in names) == [1, 2, 2]
     assert set.union(*names) == {f"t{i}" for i in range(5)} and sum(len(p) for p in parts) == 10
     assert len(minibatches(sequences, 9, np.random.default_rng(0))) == 5
-    again = minibatches(sequences, 3, np.random.default_rng(0))
-    assert [[s.trial_name for s in p] for p in again] == [[s.trial_name for s in p] for p in parts]
+
+    def drawn(seed: int, step: int) -> str:
+        return str(
+            [[s.trial_name for s in p] for p in optimizer_batches(sequences, config(seed=seed, num_substeps=5), step)]
+        )
+
+    assert drawn(0, 0) == drawn(0, 0) and len({drawn(seed, step) for seed in (0, 1) for step in (0, 1)}) == 4
 
 
 @pytest.mark.parametrize(

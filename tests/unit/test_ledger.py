@@ -10,7 +10,7 @@ import pytest
 
 from harbortrainer.budget.account import Account
 from harbortrainer.config import Config
-from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
+from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
@@ -19,15 +19,15 @@ from harbortrainer.report.trials import read_trials
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import write_trajectory
 
-COSTS = ("outcome", "cause", "stage", "reward", "prompt_tokens", "sampled_tokens", "seconds", "fate")
 NAMES = A, B, C, D = tuple(str(TrialName("step", 0, 0, member)) for member in range(4))
 TURN = Turn(0, (1,), (2, 3), (-0.5, -0.5), 0)
 
 
 def trajectory(name: str, reward: float | None = 1.0, task: str = "t") -> Trajectory:
     outcome = Outcome.COMPLETED if reward is not None else Outcome.INFRASTRUCTURE_ERROR
-    times = {"environment": 1.0, "agent": 2.0, "total": 3.0}
-    return Trajectory(task, name, (TURN,), reward, outcome, "" if reward is not None else "no disk", times=times)
+    times, stats = {"environment": 1.0, "agent": 2.0, "total": 3.0004}, {"judge_prompt_tokens": 5.0}
+    cause = "" if reward is not None else "no disk"
+    return Trajectory(task, name, (TURN,), reward, outcome, cause, times=times, stats=stats)
 
 
 def batch(*rewards: float, **fields: Any) -> TrainingBatch:
@@ -50,19 +50,14 @@ def test_a_trials_line_says_how_and_where_it_ended_and_what_it_cost(tmp_path: Pa
     ledger = Ledger(tmp_path / "ledger.jsonl")
     run_trial(ledger, A, f"replaced by {A}-a2")
     started, ended = read_lines(tmp_path / "ledger.jsonl")
-    assert "agent" not in started and "agent" not in ended, "as earlier versions wrote them"
-    assert (started["event"], started["trial"], started["attempt"]) == ("started", A, 1)
-    named = {key: ended[key] for key in COSTS}
-    assert named == {
-        "outcome": "infrastructure_error",
-        "cause": "no disk",
-        "stage": "agent",
-        "reward": None,
-        "prompt_tokens": 1,
-        "sampled_tokens": 2,
-        "seconds": 3.0,
-        "fate": f"replaced by {A}-a2",
-    }
+    times = [started.pop("time"), ended.pop("time")]
+    assert times == [round(time, 3) for time in times] and isinstance(times[0], float)
+    assert started == {"event": "started", "trial": A, "task": "t", "attempt": 1, "conversation": True}
+    assert ended == {
+        "event": "ended", "trial": A, "task": "t", "attempt": 1, "outcome": "infrastructure_error", "cause": "no disk",
+        "stage": "agent", "reward": None, "turns": 1, "prompt_tokens": 1, "sampled_tokens": 2, "seconds": 3.0,
+        "fate": f"replaced by {A}-a2", "judge_prompt_tokens": 5,
+    }  # fmt: skip
 
 
 def test_both_lines_of_a_trial_name_its_agent_after_a_kill_too(tmp_path: Path) -> None:
@@ -83,8 +78,11 @@ def test_the_funnel_counts_each_trial_once(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for name, fate in ((D, f"replaced by {D}-a2"), (A, "graded"), (B, "graded"), (C, "dropped")):
         run_trial(ledger, name, fate)
-    train(ledger, 0, batch(1.0, 0.0))
-    assert ledger.summary() == "trials: 4 started, 4 finished, 2 graded, 2 trained (1 replaced, 1 dropped)"
+    assert ledger.summary() == "trials: 4 started, 4 finished, 2 graded, 0 trained (1 replaced, 1 dropped)"
+    ledger.trained(0, batch(1.0, 0.0), [[A]])
+    assert ledger.summary() == "trials: 4 started, 4 finished, 2 graded, 1 trained (1 masked, 1 replaced, 1 dropped)"
+    assert read_lines(tmp_path / "ledger.jsonl")[-1]["too_far"] == [B]
+    assert Ledger(tmp_path / "none.jsonl").summary() == "trials: 0 started, 0 finished, 0 graded, 0 trained"
     assert ledger.metrics()["funnel/replaced"] == 1.0
     assert Ledger(tmp_path / "ledger.jsonl").metrics() == ledger.metrics(), "an earlier process's are counted too"
 
@@ -103,11 +101,12 @@ def test_updates_that_are_made_again_count_once(tmp_path: Path) -> None:
 def test_a_killed_process_leaves_no_trial_open(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     run_trial(ledger, A)
-    ledger.started(B, "t", 1)
+    ledger.started(f"{B}-a2", "t", 2)
     again = Ledger(tmp_path / "ledger.jsonl")
     assert again.counts["cancelled"] == 1 and again.counts["finished"] == 1
     last = read_lines(tmp_path / "ledger.jsonl")[-1]
-    assert (last["trial"], last["outcome"], last["cause"]) == (B, "cancelled", "the process was killed")
+    named = [last[key] for key in ("trial", "task", "attempt", "outcome", "cause", "stage", "seconds")]
+    assert named == [f"{B}-a2", "t", 2, "cancelled", "the process was killed", "creation", 0.0]
     assert Ledger(tmp_path / "ledger.jsonl").counts["cancelled"] == 1
 
 
@@ -147,17 +146,19 @@ def test_a_steps_line_says_what_became_of_every_graded_trial(tmp_path: Path) -> 
     trials = [replace(trajectory(name, 1.0), outcome=outcome) for name, outcome in outcomes.items()]
     alone = [trajectory("alone", 1.0), trajectory("lost", None)]
     made = assemble([group_trajectories("t", trials), group_trajectories("u", alone)], config)
-    ledger.trained(0, made, [[C], [A]])
+    ledger.trained(0, made, [[C], [A]], {A: 7})
     train(ledger, 1, batch(1.0, 1.0))
     train(ledger, 2, batch(1.0, 0.0))
     first, second, third = read_lines(tmp_path / "ledger.jsonl")
-    assert (first["trials"], first["updates"], first["datums"]) == ([A, C], [[C], [A]], 2)
-    assert (first["masked"], first["left_out"]) == ([B], {"alone": "group too small"})
-    assert {name: first["rewards"][name] for name in (A, C)} == {A: 1.0, C: -1.0}
-    assert (first["first_optimizer_step"], first["optimizer_steps"]) == (1, 2)
+    assert {key: value for key, value in first.items() if key not in ("time", "digest")} == {
+        "event": "trained", "step": 0, "optimizer_steps": 2, "first_optimizer_step": 1, "datums": 2, "trials": [A, C],
+        "tokens": [3, 3], "scored": [7, 0], "rewards": {A: 1.0, C: -1.0, "alone": 1.0},
+        "advantages": {A: 1.0, C: -1.0, "alone": 0.0}, "masked": [B], "left_out": {"alone": "group too small"},
+        "updates": [[C], [A]],
+    }  # fmt: skip
     assert (second["first_optimizer_step"], second["optimizer_steps"], second["trials"]) == (3, 0, [])
     assert second["left_out"] == dict.fromkeys((A, B), "no advantage in the batch")
-    assert (third["first_optimizer_step"], third["optimizer_steps"]) == (3, 1)
+    assert (third["first_optimizer_step"], third["optimizer_steps"]) == (3, 1) and "updates" not in third
     assert ledger.counts["masked"] == 1 and ledger.counts["trained"] == 4
 
 
@@ -171,9 +172,13 @@ def test_a_step_that_is_made_again_of_other_datums_is_told_loudly(
         train(again, 7, batch(1.0, 0.0))
         assert caplog.text == ""
         train(again, 7, batch(0.0, 1.0))
-    assert "step 7 was trained on before, with other datums" in caplog.text
     _, _, second, third = read_lines(tmp_path / "ledger.jsonl")
     assert "differs_from" not in second and third["differs_from"] == second["digest"] != third["digest"]
+    assert caplog.messages == [
+        f"step 7 was trained on before, with other datums ({second['digest']}, now {third['digest']}): its trials on "
+        f"disk or the settings have changed since; both records are in {tmp_path / 'ledger.jsonl'}"
+    ]
+    assert third["first_optimizer_step"] == 1 and again.counts["trained"] == 2
 
 
 def test_a_batch_that_was_trained_on_is_settled(tmp_path: Path) -> None:
@@ -194,16 +199,20 @@ def test_a_prompt_that_was_too_long_for_another_context_counts_no_more(tmp_path:
     first = Ledger(path, context_limit=32000)
     first.started(A, "t", 1)
     first.ended(lost, "quarantined")
+    run_trial(first, B, "dropped", "u")
+    assert "context_limit" not in read_lines(path)[-1]
     assert first.quarantined == {"t": f"infrastructure_error: {detail}"}
     for limit, out in ((32000, 1), (16000, 0), (64000, 0), (0, 1)):
         ledger = Ledger(path, context_limit=limit)
-        assert (len(ledger.quarantined), len(ledger.faults_in_a_row)) == (out, out)
+        assert (len(ledger.quarantined), len(ledger.faults_in_a_row)) == (out, out + 1)
         assert ledger.counts["quarantined"] == 1, "it is a trial of the run all the same"
 
 
-def test_quarantined_tasks_stay_so(tmp_path: Path) -> None:
-    run_trial(Ledger(tmp_path / "ledger.jsonl"), A, "quarantined", "bad")
-    assert Ledger(tmp_path / "ledger.jsonl").quarantined == {"bad": "infrastructure_error: no disk"}
+def test_an_end_is_on_the_disk_when_it_is_noted_and_a_start_need_not_be() -> None:
+    ledger = Ledger(Path("/dev/null"))  # can be written, and not synced
+    ledger.started(A, "t", 1)
+    with pytest.raises(OSError, match="Invalid argument"):
+        ledger.ended(trajectory(A), "graded")
 
 
 def test_a_torn_line_is_cut_before_the_next_one_is_written(tmp_path: Path) -> None:
@@ -230,12 +239,3 @@ def test_a_damaged_line_is_refused_by_its_number(tmp_path: Path, whole: bytes, d
     path.write_bytes(first + b"\n" + rest.replace(whole, damaged, 1))
     with pytest.raises(UserError, match="line 2 "):
         Ledger(path)
-
-
-def test_cutting_touches_only_what_is_torn(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    cut_torn_line(path)
-    append_line(path, {"a": 1}, checked=True)
-    before = path.read_bytes()
-    cut_torn_line(path)
-    assert path.read_bytes() == before and read_lines(path) == [{"a": 1}]

@@ -14,7 +14,7 @@ from harbortrainer.learning.batch import CONSTANT, assemble
 from harbortrainer.learning.datums import digest, training_sequences
 from harbortrainer.learning.minibatches import optimizer_batches
 from harbortrainer.learning.observations import OWN_RATIO, as_targets, observed_nats, weighed
-from harbortrainer.learning.off_policy import within_divergence
+from harbortrainer.learning.off_policy import TINY, within_divergence
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
 from harbortrainer.training.update import Updater
 from tests.support.made_trials import sequence
@@ -91,10 +91,14 @@ def test_both_terms_have_their_own_divisors(norm: Any) -> None:
 
 
 def test_observations_are_sent_with_a_ratio_of_1() -> None:
-    (one,) = weighed(training_sequences(trial(0, 1.0), 0.5, observed=True), COEFFICIENT)
+    (one,) = given = training_sequences(trial(0, 1.0), 0.5, observed=True)
+    twice = weighed([one, one], COEFFICIENT)  # two segments of a trial
+    assert [float(part.observed_T.sum()) for part in twice if part.observed_T is not None] == pytest.approx([0.025] * 2)
+    one, unseeing = weighed([*given, *training_sequences(trial(1, 1.0, observed=0), 0.5, observed=True)], COEFFICIENT)
     current = np.linspace(-3, -0.1, len(one.tokens_T)).astype(np.float32)
     for scored, own in ((None, np.full(len(current), OWN_RATIO, np.float32)), ([current], current)):
-        (sent,) = as_targets([one], scored)
+        sent, other = as_targets([one, unseeing], scored)
+        assert other is unseeing and sent.logprobs_T.dtype == np.float32
         (datum,) = build_datums([sent], "importance_sampling", TINKER_DOCUMENTS, 99, None)
         inputs = {name: tensor.to_numpy() for name, tensor in datum.loss_fn_inputs.items()}
         where = one.observed_T[1:] > 0  # pyright: ignore[reportOptionalSubscript]
@@ -111,20 +115,22 @@ def test_observations_are_sent_with_a_ratio_of_1() -> None:
 
 
 def test_dppo_masks_what_the_step_would_move_further_away() -> None:
-    """p and q by hand: TV above 0.1 and A (p - q) > 0."""
-    q, p = [0.5, 0.5, 0.5, 0.5, 0.5, 0.001], [0.65, 0.35, 0.65, 0.35, 0.55, 0.01]
+    """p and q by hand: TV above 0.1 and A (p - q) > 0. The last token has no advantage."""
+    q, p = [0.5, 0.5, 0.5, 0.5, 0.5, 0.001, 0.5], [0.65, 0.35, 0.65, 0.35, 0.55, 0.01, 0.9]
     one = sequence("s000000-p00-g00", np.log(q).tolist(), 1.0)
-    advantages = np.array([0, 1, 1, -1, -1, 1, 1], np.float32)
+    advantages = np.array([0, 1, 1, -1, -1, 1, 1, 0], np.float32)
     one = one.with_advantages(advantages)
     current = np.array([0, *np.log(p)], np.float32)
-    (tv,), share = within_divergence([one], [current], "tv", 0.1)
-    assert tv.advantages_T.tolist() == [0, 0, 1, -1, 0, 1, 1] and share == pytest.approx(2 / 6)
-    (kl,), share = within_divergence([one], [current], "kl", 0.006)
-    assert kl.advantages_T.tolist() == [0, 0, 1, -1, 0, 1, 0] and share == pytest.approx(3 / 6)
-    sure = sequence("s000000-p00-g00", [0.0, 0.0], 1.0)
-    for divergence in ("tv", "kl"):
-        (kept,), share = within_divergence([sure], [np.array([0, 0, -900], np.float32)], divergence, 0.1)
+    never, surely = sequence("s000000-p00-g00", [-900.0], 1.0), np.zeros(2, np.float32)
+    for divergence, threshold, expected in (("tv", 0.1, [0, 0, 1, -1, 0, 1, 1]), ("kl", 0.006, [0, 0, 1, -1, 0, 1, 0])):
+        (kept, _), share = within_divergence([one, never], [current, surely - 900], divergence, threshold)
+        assert kept.advantages_T.tolist() == [*expected, 0] and share == pytest.approx((4 - sum(expected)) / 8)
+        (kept,), share = within_divergence(
+            [sequence("s", [0.0, 0.0], 1.0)], [np.array([0, 0, -900.0])], divergence, 0.1
+        )
         assert share == 0 and np.isfinite(kept.advantages_T).all()
+    for threshold, masked in ((0.1, 1), ((1 - TINY) - TINY, 0)):
+        assert within_divergence([never], [surely], "tv", threshold)[1] == masked
 
 
 class Policy:

@@ -28,7 +28,8 @@ def test_weights_are_capped_and_trials_too_far_away_teach_nothing() -> None:
     assert masked == {"far"}, "its mean log-ratio is 1.5, above log 2"
     ratios = np.exp(trained[0] - one.logprobs_T)[1:]
     assert ratios == pytest.approx([1.0, 2.0, np.exp(-0.5), np.exp(0.2)], rel=1e-5)
-    assert one.logprobs_T[0] == 0 and np.array_equal(one.advantages_T, near.advantages_T)
+    assert one.logprobs_T[0] == 0 and one.logprobs_T.dtype == np.float32
+    assert np.array_equal(one.advantages_T, near.advantages_T)
     assert np.array_equal(two.tokens_T, far.tokens_T) and near.logprobs_T[2] == -1.0, "the given ones do not change"
 
 
@@ -36,16 +37,17 @@ def test_segments_of_a_trial_are_judged_together() -> None:
     parts = [sequence("one", [-1.0]), sequence("one", [-1.0])]
     assert truncated(parts, [np.array([0.0, 0.0]), np.array([0.0, -2.0])], 2.0)[1] == set()
     assert truncated(parts, [np.array([0.0, 0.0]), np.array([0.0, -0.1])], 2.0)[1] == {"one"}
+    assert truncated([sequence("edge", [0.0])], [np.array([0.0, np.log(2.0)])], 2.0)[1] == set()
 
 
 def test_ratios() -> None:
-    equal = ratio_metrics([sequence("a", [-1.0] * 4)], [np.full(5, -1.0)], 0.8, 1.2)
-    assert equal["off_policy/effective_sample_size"] == 1 and equal["off_policy/clipped_fraction"] == 0
-    assert equal["off_policy/ratio_p50"] == 1
-    trained = np.array([0.0, -1.0, -1.0, np.log(3) - 1, np.log(0.5) - 1])
-    mixed = ratio_metrics([sequence("a", [-1.0] * 4)], [trained], 0.8, 1.2)
-    assert mixed["off_policy/clipped_fraction"] == 0.5
-    assert mixed["off_policy/effective_sample_size"] == pytest.approx(5.5**2 / (4 * (1 + 1 + 9 + 0.25)))
+    """Of equal ones, and of 0.5, 1, 1, 3, where the limits themselves are within."""
+    names = ("ratio_p01", "ratio_p50", "ratio_p99", "effective_sample_size", "clipped_fraction")
+    mixed = np.array([0.0, -1.0, -1.0, np.log(3) - 1, np.log(0.5) - 1])
+    size = 5.5**2 / (4 * (1 + 1 + 9 + 0.25))
+    for trained, expected in ((np.full(5, -1.0), (1, 1, 1, 1, 0)), (mixed, (0.515, 1, 2.94, size, 0.5))):
+        found = ratio_metrics([sequence("a", [-1.0] * 4)], [trained], 1.0, 1.0)
+        assert found == {f"off_policy/{name}": pytest.approx(one) for name, one in zip(names, expected, strict=True)}
 
 
 def test_staleness_is_counted_by_turn() -> None:

@@ -56,13 +56,11 @@ def test_the_end_of_a_long_message_is_in_the_detail() -> None:
 
 @pytest.mark.parametrize("stop_reason", GRADED)
 def test_graded_trials_keep_the_verifiers_reward(stop_reason: str) -> None:
-    outcome, _, reward = classify(result({"reward": 0.5}), llm(stop_reason))
-    assert reward == 0.5 and outcome is GRADED[stop_reason] and TREATMENTS[outcome] is Treatment.TRAIN
-
-
-def test_harbors_agent_timeout_is_graded() -> None:
-    outcome, _, reward = classify(result({"reward": 1.0}, "AgentTimeoutError"), llm("interrupted"))
-    assert (outcome, reward) == (Outcome.AGENT_TIMEOUT, 1.0)
+    """Also where Harbor recorded that its own limit on the agent was reached."""
+    detail = "the policy ended its shell" if stop_reason == "session_ended" else ""
+    for error in (None, "AgentTimeoutError"):
+        verdict = classify(result({"reward": 0.5}, error), llm(stop_reason))
+        assert verdict == (GRADED[stop_reason], detail, 0.5) and TREATMENTS[verdict[0]] is Treatment.TRAIN
 
 
 @pytest.mark.parametrize(
@@ -98,8 +96,8 @@ def test_a_trial_whose_first_request_was_never_answered_does_not_count_against_i
 
 
 def test_a_timeout_before_anything_was_sampled_is_the_infrastructures() -> None:
-    outcome, detail, reward = classify(result({"reward": 0.0}, "AgentTimeoutError"), llm("interrupted", turns=()))
-    assert (outcome, reward) == (Outcome.INFRASTRUCTURE_ERROR, None) and "nothing was sampled" in detail
+    verdict = classify(result({"reward": 0.0}, "AgentTimeoutError"), llm("interrupted", turns=()))
+    assert verdict == (Outcome.INFRASTRUCTURE_ERROR, "nothing was sampled before the trial ended", None)
 
 
 def test_an_instruction_that_is_too_long_is_named() -> None:
@@ -122,14 +120,14 @@ def test_a_step_of_a_multi_step_trial_can_spoil_it() -> None:
     ("rewards", "expected", "problem"),
     [
         ({"reward": 1}, 1.0, ""),
-        ({"reward": 0.25, "speed": 9}, 0.25, ""),
+        ({"speed": 9, "reward": 0.25}, 0.25, ""),
         ({"score": 0.5}, 0.5, ""),
-        ({"b": 1, "a": 2}, None, "no key 'reward' but a, b"),
+        ({"b": 1, "a": 2}, None, "reward.json has no key 'reward' but a, b; name one of them reward"),
         ({"reward": float("nan")}, None, "the reward is nan"),
-        ({}, None, "left no reward"),
-        (None, None, "left no reward"),
+        ({}, None, "the verifier left no reward"),
+        (None, None, "the verifier left no reward"),
     ],
 )
 def test_read_reward(rewards: dict[str, float] | None, expected: float | None, problem: str) -> None:
-    value, text = read_reward(rewards)
-    assert value == expected and problem in text
+    assert read_reward(rewards) == (expected, problem)
+    assert classify(result(rewards), llm())[1:] == (problem, expected)

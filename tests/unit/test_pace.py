@@ -19,19 +19,6 @@ def started(rules: Pace, n: int, batch: int = 0) -> list[OpenGroup]:
     return [rules.start(GroupSlot(batch, problem)) for problem in range(n)]
 
 
-def test_without_staleness_only_one_batch_is_open_and_a_step_waits_for_all_of_it() -> None:
-    rules = pace(0)
-    one, two = started(rules, 2)
-    assert not rules.may_start()
-    two.complete = True
-    assert rules.compose() is None
-    one.complete = True
-    assert rules.compose() == [(0, 0), (0, 1)]
-    assert not rules.may_start(), "not during the update"
-    rules.advance(1)
-    assert rules.may_start() and not rules.open
-
-
 def test_a_step_takes_the_oldest_complete_groups_and_waits_only_for_those_that_would_be_too_old() -> None:
     rules = pace(1)
     slow, *fast = started(rules, 4)
@@ -48,24 +35,20 @@ def test_a_step_takes_the_oldest_complete_groups_and_waits_only_for_those_that_w
 
 
 def test_groups_that_start_ahead_count_from_the_next_step() -> None:
-    rules = pace(0)
-    for group in started(rules, 2):
+    rules = Pace(1, lambda step: (2, 3, 1, 5, 5)[step])
+    for group in started(rules, 5):
         rules.finish(group)
-    assert rules.compose() and not rules.may_start()
+    assert rules.compose() == [(0, 0), (0, 1)] and not rules.may_start()
     rules.look_ahead()
-    ahead = started(rules, 2, batch=1)
-    assert [group.since for group in ahead] == [1, 1] and not rules.may_start()
+    (ahead,) = [rules.start(GroupSlot(1, problem)) for problem in range(9) if rules.may_start()]
+    assert ahead.since == 1, "with the three that are left it fills steps 1 and 2"
     rules.advance(1)
-    assert rules.open == ahead and not rules.may_start() and rules.compose() is None
-    for group in ahead:
-        rules.finish(group)
-    assert rules.compose() == [(1, 0), (1, 1)]
-
-
-def test_a_short_last_step_leaves_no_room_for_more() -> None:
-    rules = Pace(2, lambda step: (2, 2, 1)[step] if step < 3 else 0)
-    started(rules, 5)
-    assert not rules.may_start()
+    assert len(rules.open) == 4 and not rules.may_start()
+    assert rules.compose() == [(0, 2), (0, 3), (0, 4)]
+    rules.advance(2)
+    assert rules.compose() is None and rules.may_start()
+    rules.finish(ahead)
+    assert rules.compose() == [(1, 0)]
 
 
 def test_groups_of_an_earlier_process_keep_their_age() -> None:

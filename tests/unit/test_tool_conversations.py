@@ -1,5 +1,6 @@
 """Native tools: prompts are the template's own, ids are kept, what was not sampled is text."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.conversation import ContextFull, Conversation, result, user
+from harbortrainer.policy.conversation import Answer, ContextFull, Conversation, result, user
+from harbortrainer.policy.conversation import said as as_message
 from harbortrainer.policy.special_strings import control_strings
 from harbortrainer.policy.tools import hermes
 from harbortrainer.run.metrics import turn_metrics
@@ -89,6 +91,7 @@ async def test_two_calls_and_their_results_are_one_turn_each(name: str) -> None:
     assert [(one.name, one.arguments) for one in answer.calls] == both and answer.text == ""
     await conversation.ask([result("one"), result("two")])
     calling = {"role": "assistant", "content": "", "tool_calls": [call(*one) for one in both]}
+    assert as_message(answer) == calling and "tool_calls" not in as_message(Answer("done"))
     whole = [*opening(name), calling, result("one"), result("two")]
     prompt = chat.tokenizer.decode(client.requests[-1].prompt_T)
     assert prompt.replace(EMPTY_THOUGHT, "") == rendered(chat, whole).replace(EMPTY_THOUGHT, "")
@@ -135,7 +138,8 @@ async def test_a_call_behind_a_thought_that_the_header_has_opened_is_read() -> N
     chat = chat_of(QWEN_3_5, enable_thinking=True)
     text = "I look it up.\n</think>\n\n" + written(chat, "find_order", {"id": "1"})
     conversation, client = talk(chat, [text, "done"])
-    assert [one.arguments for one in (await conversation.ask(OPENING)).calls] == [{"id": "1"}]
+    answer = await conversation.ask(OPENING)
+    assert [one.arguments for one in answer.calls] == [{"id": "1"}] and answer.thinking == "I look it up."
     assert chat.tokenizer.decode(client.requests[0].prompt_T).endswith("<think>\n")
 
 
@@ -260,10 +264,14 @@ async def test_limits_and_metrics_of_a_conversation() -> None:
     bare = '{"name": "find_order", "arguments": {"id": "1"}}'
     quoted = '<tool_call>{"name": "find_order", "arguments": "{\\"id\\": \\"1\\"}"}</tool_call>'
     conversation, _ = talk(chat, [bare, quoted, "<tool_call>{", ""], context_limit=2000)
-    answers = [await conversation.ask(OPENING)]
-    for _ in range(3):
-        answers.append(await conversation.ask([result("r")]))
-    assert [len(answer.calls) for answer in answers] == [1, 1, 0, 0] and answers[3].empty and not answers[2].empty
+    began, answers, cpu = time.thread_time(), list[Answer](), [0.0]
+    for new in (OPENING, *[[result("r")]] * 3):
+        answers.append(await conversation.ask(new))
+        cpu.append(conversation.cpu_seconds)
+    assert cpu == sorted(set(cpu)) and cpu[-1] < time.thread_time() - began
+    assert [(len(answer.calls), len(answer.fallbacks)) for answer in answers] == [(1, 1), (1, 1), (0, 0), (0, 0)]
+    assert [answer.empty for answer in answers] == [False, False, False, True]
+    assert Answer(" \n").empty and not Answer("", failure="unclosed").empty
     trial = Trajectory("t", "n", tuple(conversation.turns), 1.0, Outcome.COMPLETED, stats=conversation.stats)
     metrics = turn_metrics([trial, trial])
     assert metrics["turn/tool_calls"] == 0.5 and metrics["turn/tool_fallback_rate"] == 0.5
@@ -274,6 +282,7 @@ async def test_limits_and_metrics_of_a_conversation() -> None:
     assert len(conversation.turns) == 4
 
 
-def test_a_conversation_without_tools_reads_no_calls() -> None:
-    conversation, _ = talk(chat_template(CHATML), ["x"], tools=[])
-    assert "tool_calls" not in conversation.stats
+async def test_a_conversation_without_tools_reads_no_calls() -> None:
+    conversation, _ = talk(chat_template(CHATML, enable_thinking=True), ["<think>\nhm\n</think>\n\nyes"], tools=[])
+    assert conversation.stats == dict.fromkeys(("parse_failures", "special_strings", "own_cpu_seconds"), 0.0)
+    assert conversation.lost() == 0 and await conversation.ask(OPENING) == Answer("yes", "hm")

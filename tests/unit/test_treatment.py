@@ -36,6 +36,7 @@ def test_by_default_every_grade_is_trained_on() -> None:
     ],
 )
 def test_a_changed_outcome_is_masked_or_has_its_own_reward(change: object, rewards: dict[str, float]) -> None:
+    assert outcome_problems({"max_turns": change}) == []
     treated = outcome_policy({"max_turns": change}).treat(group())
     assert {t.trial_name: t.reward for t in treated.trajectories_G} == rewards
     assert len(treated.trajectories_G) + len(treated.lost) == 4
