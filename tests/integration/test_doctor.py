@@ -13,7 +13,7 @@ import tinker
 from harbortrainer.backend.sessions import DUMMY_KEY, open_rest, open_session
 from harbortrainer.cli.main import main
 from harbortrainer.probe.report import ServerReport
-from tests.support.failing_server import FIRST, PAGE, failing_server
+from tests.support.failing_server import FIRST, OF_OLDER_SDKS, PAGE, failing_server
 
 LIMIT_SEC = 30.0
 DEFECTS = (
@@ -46,6 +46,7 @@ def verdicts(report: ServerReport) -> dict[str, str]:
     return {row.what: row.verdict for row in report.rows}
 
 
+CLOSED = FIRST | {"/api/v1/create_session": None}
 HEALTH = {"/api/v1/healthz": FIRST["/api/v1/healthz"]}
 OLDER = {path: answer for path, answer in FIRST.items() if "config" not in path}  # skyrl-tx 0.3.0 lacks it
 NO_API, SDK = "no Tinker API there", f"SDK tinker {tinker.__version__}"
@@ -64,6 +65,8 @@ NO_API, SDK = "no Tinker API there", f"SDK tinker {tinker.__version__}"
         (OLDER, 404, ["404 to POST /api/v1/client/config", "'Another-RL' 0.1", SDK]),
         (FIRST, 404, ["404 to POST /api/v1/create_model", "'Another-RL' 0.1", SDK]),
         (FIRST, 500, ["answers 500 to POST /api/v1/create_model", "'Another-RL' 0.1", SDK]),
+        (CLOSED, 404, ["closes POST /api/v1/create_session without an answer", "'Another-RL' 0.1", SDK]),
+        (OF_OLDER_SDKS, 500, ["answers 500 to POST /api/v1/forward_backward", "'Another-RL' 0.1", SDK]),
         (FIRST, None, ["and no other request", "'Another-RL' 0.1", SDK]),
     ],
 )
