@@ -142,7 +142,7 @@ async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir
     benches: list[ProbeSession] = []
     saved = asyncio.Event()
 
-    async def hang(bench: ProbeSession, _findings) -> None:
+    async def hang(bench: ProbeSession, *_: object) -> None:
         benches.append(bench)
         await bench.published(await bench.adapter(), "left")
         saved.set()
