@@ -25,6 +25,7 @@ from skyrl.utils.log import logger
 
 from repairs import engine_own_pass
 from repairs.engine_own_pass import Gradient
+from repairs.engine_programs import quickly
 from repairs.engine_slots import all_finite, put, put_slot, slots_of, take, take_slot
 
 REFUSED = "gradient is not finite: step refused, weights unchanged, accumulated gradient dropped"
@@ -72,7 +73,7 @@ def fresh_slots(view: nnx.Module) -> Callable[[types.LoraConfig], nnx.State]:
     """
     graphdef, state = nnx.split(view)
 
-    @partial(jax.jit, static_argnums=2)
+    @partial(jax.jit, static_argnums=2, compiler_options=quickly())
     def fresh_slot(state: nnx.State, key: jax.Array, settings: frozenset) -> nnx.State:
         one = nnx.merge(graphdef, state)
         init_lora_adapter(one, 0, types.LoraConfig.model_construct(**dict(settings) | {"seed": key}))

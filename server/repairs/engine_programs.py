@@ -21,6 +21,7 @@ from repairs.machine import GIB
 
 Compile = Callable[[], Any]
 Program = tuple[Hashable, str, Compile]  # key, name for people, what makes it
+PLAINLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 FULL = "RESOURCE_EXHAUSTED"  # in JAX's errors
 FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AssertionError, OSError)
 
@@ -151,11 +152,16 @@ class Programs:
 programs = Programs()
 
 
-def compiling(jitted: Any, mesh: Any, *arguments: Any, **flags: Any) -> Compile:
-    """What lowers and compiles; `arguments`: arrays or their specs."""
+def quickly() -> dict[str, Any]:
+    """Options for a program that runs a few times and computes little: on a CPU, compiling it takes longer."""
+    return PLAINLY if jax.default_backend() == "cpu" else {}
+
+
+def compiling(jitted: Any, mesh: Any, *arguments: Any, options: dict[str, Any] | None = None, **flags: Any) -> Compile:
+    """What lowers and compiles; `arguments`: arrays or their specs. `options`: of the compiler."""
 
     def compile_it() -> Any:
         with jax.set_mesh(mesh):
-            return jitted.lower(*arguments, **flags).compile()
+            return jitted.lower(*arguments, **flags).compile(compiler_options=options)
 
     return compile_it

@@ -21,7 +21,7 @@ from skyrl.tx.utils.generator import GeneratorMixin
 
 from repairs import engine_memory
 from repairs.engine_decode import spec
-from repairs.engine_programs import Program, compiling, programs
+from repairs.engine_programs import Program, compiling, programs, quickly
 from repairs.engine_seats import PLAIN, Seats, flags_of, on_gpu
 from repairs.engine_shapes import TINY, full_rows, lengths, pass_length
 from repairs.handover import FOLDER
@@ -68,7 +68,8 @@ def pass_program(jitted: Any, mesh: Any, kind: str, rows: int, length: int, *arg
     """`kind`: training or scoring, whose programs differ. `arguments`: arrays or their specs."""
     several = arguments[TARGETS].shape[2:]
     name = f"a {kind} pass of {rows} x {length} tokens" + (f" with {several[0]} targets each" if several else "")
-    return (kind, rows, length, *several), name, compiling(jitted, mesh, *arguments)
+    options = quickly() if length <= TINY else None
+    return (kind, rows, length, *several), name, compiling(jitted, mesh, *arguments, options=options)
 
 
 def planned_pass(jitted: Any, mesh: Any, kind: str) -> Any:

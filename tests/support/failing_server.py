@@ -18,6 +18,13 @@ FIRST = {  # answers of another make of the API, by path
     "/api/v1/create_session": {"type": "create_session", "session_id": "s1"},
     "/api/v1/session_heartbeat": {"type": "session_heartbeat"},
 }
+OF_OLDER_SDKS = FIRST | {  # as Open-RL: adapters are made; what this SDK sends as protobuf ends with 500
+    "/api/v1/create_model": {"request_id": "r1"},
+    "/api/v1/retrieve_future": {"type": "create_model", "model_id": "m1", "is_lora": True, "lora_rank": 4},
+    "/api/v1/get_info": {"type": "get_info", "model_id": "m1", "model_data": {"model_name": "m", "tokenizer_id": "m"}},
+    "/api/v1/unload_model": 404,
+    "/api/v1/sessions/s1/finish": 404,
+}
 
 
 PAGE = "<html><title>Welcome to nginx!</title></html>"
@@ -27,7 +34,8 @@ PAGE = "<html><title>Welcome to nginx!</title></html>"
 def failing_server(
     answers: Mapping[str, Any], otherwise: int | str | None = 500, asked: list[float] | None = None
 ) -> Iterator[str]:
-    """Its URL. `answers`: JSON by path. `otherwise`: all other answers' status, a page, or None: there are none.
+    """Its URL. `answers`: by path JSON, a status, or None: the connection is closed. `otherwise`: all others' status,
+    a page, or None: there is no answer.
 
     `asked`: gets the time of each request.
     """
@@ -46,9 +54,14 @@ def failing_server(
                 ended.wait()
                 return
             is_page = isinstance(otherwise, str) and path not in answers
-            text = otherwise if is_page else json.dumps(answers.get(path, {"detail": "an error"}))
+            answer = answers.get(path, {"detail": "an error"})
+            if answer is None:
+                self.close_connection = True
+                return
+            status = answer if isinstance(answer, int) else 200 if known else int(otherwise or 500)
+            text = otherwise if is_page else json.dumps(answer)
             body = str(text).encode()
-            self.send_response(200 if known else int(otherwise or 500))
+            self.send_response(status)
             self.send_header("Content-Type", "text/html" if is_page else "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.send_header("x-request-id", "req-7")

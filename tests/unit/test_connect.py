@@ -121,6 +121,15 @@ async def test_a_key_that_the_cloud_refuses(monkeypatch):
             await Outside().connect(config(tinker_base_url=url))
 
 
+@pytest.mark.parametrize("key", ["", "tml-of-another-server"])
+async def test_a_key_that_another_make_of_server_refuses(key, monkeypatch):
+    monkeypatch.setenv("SKYRL_TX_API_KEY", key)
+    monkeypatch.delenv("TINKER_API_KEY", raising=False)
+    async with http_server({HEALTHZ: OK, "/api/v1/client/config": (401, '{"detail": "Unauthorized"}')}, set()) as url:
+        with pytest.raises(BackendError, match=r"SKYRL_TX_API_KEY: the server refuses this key"):
+            await Outside().connect(config(backend="skyrl-tx", skyrl_tx_url=url))
+
+
 async def test_a_self_hosted_servers_key_goes_to_that_server_only(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-cloud")
     monkeypatch.setenv("SKYRL_TX_API_KEY", "tml-own-server")

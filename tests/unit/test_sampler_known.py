@@ -48,7 +48,7 @@ async def test_a_server_that_is_started_again_while_it_is_measured_leaves_no_rep
 ) -> None:
     stored: list[ServerReport] = []
 
-    async def measured(session: Any, model: str, short: bool) -> ServerReport:
+    async def measured(session: Any, model: str, *_: Any) -> ServerReport:
         answers(monkeypatch, {"name": "harbortrainer", "instance": restarted})
         return ServerReport("http://a:1", model, "f", "2026-11-24T09:00:00+00:00", ServerFacts(reduction="unknown"), ())
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 
 from harbortrainer.backend.connect import Backend
-from harbortrainer.backend.contract import CALL_LIMIT_SEC
+from harbortrainer.backend.contract import CALL_LIMIT_SEC, KEY_HEADER
 from harbortrainer.backend.http import http_client
-from harbortrainer.backend.sessions import KEY_HEADER, self_hosted_key
+from harbortrainer.backend.sessions import self_hosted_key
 from harbortrainer.errors import BackendError, UserError, one_line
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"

@@ -13,14 +13,21 @@ from typing import Any
 import httpx
 import tinker
 
-from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, CallLimits, Contract, ServerKind, kind_of
+from harbortrainer.backend.contract import (
+    CALL_LIMIT_SEC,
+    CLOSE_LIMIT_SEC,
+    KEY_HEADER,
+    CallLimits,
+    Contract,
+    ServerKind,
+    kind_of,
+)
 from harbortrainer.backend.failing import first_contact
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health, memory_line, silent, until_answering, watched
 from harbortrainer.backend.http import http_client
 from harbortrainer.backend.load import Load, look
 from harbortrainer.backend.sessions import (
-    KEY_HEADER,
     Session,
     api_key,
     end_session,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from harbortrainer.config import CLIP_DEFAULTS, ServerSettings
 
+KEY_HEADER = "X-API-Key"
 HEALTH_LIMIT_SEC = 10.0
 CALL_LIMIT_SEC = 120.0  # a request without computation
 CLOSE_LIMIT_SEC = 15.0  # at the end of a run, when nothing depends on it

@@ -1,5 +1,5 @@
-"""The first requests to a server: the SDK repeats each that fails with 5xx for five minutes, and waits for one without
-an answer for longer, silently.
+"""The first requests to a server: the SDK repeats each that fails with 5xx, or whose connection is closed, for five
+minutes, and waits for one without an answer for longer, silently.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ FIRST = ("/client/config", "/get_server_capabilities", "/create_session", "/crea
 REFUSALS = (400, 401, 403, 409, 429)  # by a server that knows the request
 SDK_ANSWERS = "tinker._base_client"  # its logger
 FAILS = "the server fails: look at its log or status page, and try again later"
+CLOSED = "closes {} {} without an answer"
 MOST, PATIENCE_SEC, POLL_SEC, NAME_LIMIT_SEC = 4, 3.0, 0.5, 3.0  # answers in a row, seconds from the first on
 
 
@@ -47,15 +48,15 @@ async def first_contact[T](url: str, work: Coroutine[Any, Any, T], about: Mappin
 
 
 async def _failing(url: str, own: bool, cloud: bool) -> NoReturn:
-    """Return an end for `stopping.run_until`: raises BackendError when one request fails with 5xx again and again, or
-    the server answers nothing but its healthz, which `own` does while it computes.
+    """Return an end for `stopping.run_until`: raises BackendError when one request fails again and again, or the server
+    answers nothing but its healthz, which `own` does while it computes.
     """
     with _listening(url) as answers:
         while True:
-            for request, (count, since, request_id) in list(answers.failed.items()):
+            for failure, (count, since, request_id) in list(answers.failed.items()):
                 if count >= MOST and (sec := time.monotonic() - since) >= PATIENCE_SEC:
                     last = f", the last with request id {request_id}" if request_id else ""
-                    what = f"answers {request}, {count} times in {sec:.0f} s{last}"
+                    what = f"{failure}, {count} times in {sec:.0f} s{last}"
                     raise BackendError(f"{url}: {what}; {FAILS if own or cloud else await _no_api(url)}")
             if not own and time.monotonic() - answers.heard > QUIET_SEC and await _deaf(url):
                 what = f"answers GET {PATH}, and no other request"
@@ -65,10 +66,14 @@ async def _failing(url: str, own: bool, cloud: bool) -> NoReturn:
 
 @dataclass(slots=True)
 class _Answers:
-    """By request: answers of 5xx in a row, the time of the first, the id of the last. `heard`: when any came last."""
+    """By failure: its number, the time of the first, the id of the last. `heard`: when any answer came last."""
 
     failed: dict[str, tuple[int, float, str]] = field(default_factory=dict)
     heard: float = field(default_factory=time.monotonic)
+
+    def fail(self, failure: str, request_id: str = "") -> None:
+        count, since, _ = self.failed.get(failure, (0, time.monotonic(), ""))
+        self.failed[failure] = count + 1, since, request_id
 
 
 @contextlib.contextmanager
@@ -80,12 +85,17 @@ def _listening(url: str) -> Iterator[_Answers]:
         match record.args:
             case (str(method), httpx.URL() as asked, int(status), _, httpx.Headers() as headers):
                 if str(asked).startswith(url):
-                    request = f"{status} to {method} {asked.path}"
-                    count, since, _ = answers.failed.pop(request, (0, time.monotonic(), ""))
+                    answers.failed.pop(CLOSED.format(method, asked.path), None)
                     if not asked.path.endswith(BESIDE):
                         answers.heard = time.monotonic()
                     if status >= httpx.codes.INTERNAL_SERVER_ERROR:
-                        answers.failed[request] = count + 1, since, headers.get("x-request-id", "")
+                        failure = f"answers {status} to {method} {asked.path}"
+                        answers.fail(failure, headers.get("x-request-id", ""))
+        match record.exc_info:
+            case (_, httpx.RemoteProtocolError() | httpx.ReadError() as error, _):
+                asked = error.request.url
+                if str(asked).startswith(url):
+                    answers.fail(CLOSED.format(error.request.method, asked.path))
         return record.levelno >= sdk.getEffectiveLevel()
 
     sdk, logger = logging.getLogger("tinker"), logging.getLogger(SDK_ANSWERS)

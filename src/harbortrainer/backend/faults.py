@@ -1,12 +1,14 @@
 """Turns errors of the SDK and of HTTP, as the pinned SDK raises them, into one line with a fix."""
 
 import asyncio
+import os
 import re
 from collections.abc import Awaitable
 
 import httpx
 import tinker
 
+from harbortrainer.backend.contract import KEY_HEADER
 from harbortrainer.errors import BackendError, ServerLost, one_line, raised_here
 
 FORGOTTEN = re.compile(  # by a restart, or with the session
@@ -18,12 +20,11 @@ NO_WEIGHTS = re.compile(
 )
 NO_ROUTE = re.compile(r"'detail': '(?:Not Found|Method Not Allowed)'")
 
+OWN_KEY = (
+    "SKYRL_TX_API_KEY: the server refuses this key; set the variable, here or in .env, to the key that the server "
+    "was started with (scripts/start_skyrl_tx.sh names its file)"
+)
 HINTS = (
-    (
-        r"SKYRL_TX_API_KEY",  # in the answer of this project's server, with status 401
-        "SKYRL_TX_API_KEY: the server refuses this key; set the variable, here or in .env, to the key that the server "
-        "was started with (scripts/start_skyrl_tx.sh names its file)",
-    ),
     (
         r"LoRA rank \d+ must be between \d+ and (\d+)",
         "lora_rank: the server allows at most {0}; lower it or start the server with a higher MAX_LORA_RANK",
@@ -114,7 +115,8 @@ def plain(error: BaseException) -> str:
         if match := re.search(pattern, text):
             return hint.format(*match.groups(), version=tinker.__version__)
     if isinstance(error, tinker.AuthenticationError | tinker.PermissionDeniedError):
-        return "the key was refused; check TINKER_API_KEY"
+        clouds = error.request.headers.get(KEY_HEADER) == os.environ.get("TINKER_API_KEY")
+        return "the key was refused; check TINKER_API_KEY" if clouds else OWN_KEY
     if isinstance(error, tinker.APIConnectionError | httpx.TransportError | ConnectionError | TimeoutError):
         return "the server does not answer; check GET /api/v1/healthz"
     return _detail(error) or one_line(text, 300) or type(error).__name__

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import httpx
 import tinker
 
-from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, ServerKind
+from harbortrainer.backend.contract import CALL_LIMIT_SEC, CLOSE_LIMIT_SEC, KEY_HEADER, ServerKind
 from harbortrainer.backend.faults import awaited, sdk_errors
 from harbortrainer.backend.http import http_client
 from harbortrainer.durable.files import cache_folder, replace_text
@@ -27,7 +27,6 @@ from harbortrainer.stopping import in_daemon_thread
 
 DUMMY_KEY = "tml-self-hosted"  # the SDK requires this form; a self-hosted server without a key ignores it
 SELF_HOSTED_KEY = "SKYRL_TX_API_KEY"  # environment variable: the key that a self-hosted server requires
-KEY_HEADER = "X-API-Key"
 CREDENTIAL_COMMAND = "TINKER_CREDENTIAL_CMD"
 _notes: WeakKeyDictionary[tinker.ServiceClient, Path] = WeakKeyDictionary()  # open sessions and their files
 

@@ -14,11 +14,18 @@ from typing import Any
 import httpx
 import tinker
 
-from harbortrainer.backend.contract import ADAM_SETTINGS, TINKER_DOCUMENTS, Contract, ServerKind, sampler_name
+from harbortrainer.backend.contract import (
+    ADAM_SETTINGS,
+    KEY_HEADER,
+    TINKER_DOCUMENTS,
+    Contract,
+    ServerKind,
+    sampler_name,
+)
 from harbortrainer.backend.health import about_server, memory_line
 from harbortrainer.backend.http import http_client
 from harbortrainer.backend.load import read_load, say_what_compiles
-from harbortrainer.backend.sessions import KEY_HEADER, Session
+from harbortrainer.backend.sessions import Session
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, optimizer, promises, sampling
 from harbortrainer.probe.report import MEASUREMENT, ProbeFindings, ServerReport, load, store
@@ -78,7 +85,7 @@ async def measured(session: Session, model_name: str, short: bool, say: Callable
     """
     before = await identify(session.url, session.key)
     compiles = say_what_compiles(functools.partial(read_load, session.url), say)
-    report = await run_until(probe(session, model_name, short), compiles)
+    report = await run_until(probe(session, model_name, short, say), compiles)
     after = await identify(session.url, session.key)
     if after.server.get("instance") != before.server.get("instance"):
         raise BackendError(f"{session.url} was started again while it was measured; try again")
@@ -92,7 +99,9 @@ async def measured(session: Session, model_name: str, short: bool, say: Callable
     return report
 
 
-async def probe(session: Session, model_name: str, short: bool = False) -> ServerReport:
+async def probe(
+    session: Session, model_name: str, short: bool = False, say: Callable[[str], None] = log.info
+) -> ServerReport:
     """Measure everything on temporary adapters of small rank, which are always removed at the end.
 
     `short`: of a server that promises the facts, only what confirms them; everything where it does not.
@@ -111,7 +120,7 @@ async def probe(session: Session, model_name: str, short: bool = False) -> Serve
         if short:
             findings.take(confirmed)
         else:
-            await measure_all(work, findings)
+            await measure_all(work, findings, say)
     finally:
         await asyncio.shield(work.close())
         sdk.setLevel(before)
@@ -126,16 +135,18 @@ async def probe(session: Session, model_name: str, short: bool = False) -> Serve
     )
 
 
-async def measure_all(session: ProbeSession, findings: ProbeFindings) -> None:
-    """Measure all parts; each may fail alone. One free slot is enough.
+async def measure_all(session: ProbeSession, findings: ProbeFindings, say: Callable[[str], None] = log.info) -> None:
+    """Measure all parts; each may fail alone. One free slot is enough. `say` gets a line before each part.
 
     Raises BackendError when there is no free slot.
     """
     await session.renew()
     findings.facts.update(can_sample=False)
     for part in (losses, optimizer, sampling):
+        say(f"measuring {part.GROUP}")
         await findings.section(part.GROUP, lambda part=part: part.measure(session, findings))
     if session.rate and findings.facts["can_sample"]:
+        say(f"measuring {sampling.SNAPSHOTS}")
         await findings.section(sampling.SNAPSHOTS, lambda: sampling.snapshots(session, findings))
     await session.release(session.client)
 

@@ -13,9 +13,10 @@ import httpx
 import numpy as np
 import tinker
 
+from harbortrainer.backend.contract import KEY_HEADER
 from harbortrainer.backend.faults import awaited, plain, sdk_errors
 from harbortrainer.backend.http import http_client
-from harbortrainer.backend.sessions import KEY_HEADER, Session
+from harbortrainer.backend.sessions import Session
 from harbortrainer.errors import BackendError
 
 RANK, SEED = 4, 1
@@ -123,8 +124,11 @@ class ProbeSession:
         try:
             promise = (await self.http.post("unload_model", json=body)).raise_for_status().json()
             await self.http.post("retrieve_future", json={"request_id": promise["request_id"]})
+        except httpx.HTTPStatusError as error:
+            status = error.response.status_code
+            log.warning("probe: adapter %s stays on the server: it answers %d to POST unload_model", model_id, status)
         except (httpx.HTTPError, ValueError, KeyError) as error:
-            log.warning("probe: could not unload %s: %s", model_id, error or type(error).__name__)
+            log.warning("probe: could not unload %s: %s", model_id, str(error) or type(error).__name__)
 
 
 EPS = 1e5  # far above any element of a gradient
