@@ -15,7 +15,7 @@ from harbortrainer.docker.integrity.watch import Process, Seen
 from harbortrainer.docker.integrity.watched import MOST_READERS
 
 _MADE_ANEW = re.compile(
-    rf"/(tests|logs/(?:verifier|\.before)|dev/(?:{'|'.join(DEVICES)})|proc|sys)(/.*)?"
+    rf"/(tests|logs/(?:verifier|\.before)|dev/(?:{DEVICES})|proc|sys)(/.*)?"
     "|/logs(/agent|/artifacts)?|/dev(/shm|/mqueue)?",
     re.DOTALL,
 )

@@ -41,7 +41,7 @@ def in_dev(first: int) -> Iterator[str]:
         with contextlib.suppress(OSError), os.scandir(folder + above) as entries:
             for entry in itertools.islice(entries, MOST_FILES):
                 is_device = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) in (stat.S_IFCHR, stat.S_IFBLK)
-                if above or (entry.name not in (*DEVICES, "shm", "mqueue") and not is_device):
+                if above or (entry.name not in (*DEVICES.split("|"), "shm", "mqueue") and not is_device):
                     yield f"/dev{above}/{entry.name}"
 
 

@@ -27,10 +27,7 @@ _GROUPS = "/sys/fs/cgroup"
 _STATES = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07", "raw": "", "raw6": "", "icmp": "", "icmp6": ""}
 _ACCEPTS, _DATAGRAM = 0x10000, "0002"  # a flag, and a type, in /proc/net/unix
 # What containers have in /dev beside memory and queues, which others fill.
-DEVICES = (
-    *("null", "zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts", "core"),
-    *("fd", "stdin", "stdout", "stderr"),
-)
+DEVICES = "null|zero|full|random|urandom|tty|console|ptmx|pts|core|fd|stdin|stdout|stderr"
 # Of a socket or a ring in fdinfo: open files that no process lists, on their way through it or registered with it.
 _UNLISTED = re.compile(r"^(?:scm_fds|UserFiles):\s*[1-9]", re.MULTILINE)
 _KCMP, _FILES = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine, -1), 2
@@ -295,7 +292,9 @@ def _bytes(name: str, most: int) -> bytes:
         os.close(file)
 
 
-def living(first: int, before: Mapping[int, Process], after: Mapping[int, Process]) -> list[dict[str, object]]:
+def living(
+    first: int, before: Mapping[int, Process], after: Mapping[int, Process], *, all_hold: bool = False
+) -> list[dict[str, object]]:
     """Return the policy's processes: those of `before`. `ran`: one used a processor since, or ended."""
     found: list[dict[str, object]] = []
     for pid, one in before.items():
@@ -309,7 +308,7 @@ def living(first: int, before: Mapping[int, Process], after: Mapping[int, Proces
             found.append(
                 {
                     "name": name, "ran": ran, "busy": now.ran < 0, "writes": one.writes, "pid": one.inner,
-                    "holds": now.holds or one.holds,
+                    "holds": all_hold or now.holds or one.holds,
                     "ports": sorted({*one.ports, *now.ports}), "sockets": sorted({*one.sockets, *now.sockets}),
                 }
             )  # fmt: skip

@@ -328,27 +328,23 @@ class Watch:
             forked = self.trace.forked if self.trace else set[int]()
             alive = set(self.before) | (forked.intersection(pids_of(self._first)) if forked else set())
             look = Look(self._first, alive)
-            is_short = refused(self._first) > self._refused  # verification's own processes, perhaps
-            self.unseen |= is_short or not look.complete
+            is_short = refused(self._first) > self._refused  # perhaps what verification needed
+            self.unseen |= not look.complete
             for pid, one in look.processes.items():
                 self._holds(pid, one)
             peeked = (path for path, file in self._tests.items() if file in self._peeked)
             self.tampered |= {path for path in peeked if {*self.readers.get(path, ())} - self._uploads}
             self.late |= set(in_dev(self._first)) - self.written if self.trace else set()
+            processes = living(self._first, self.before, look.processes, all_hold=is_short)
             moved, changed = (self.trace.moved, self.trace.changed) if self.trace else (False, False)
             return {
                 "readers": self.readers, "programs": self.programs, "written": sorted(self.written),
-                "tampered": sorted(self.tampered), "processes": self._living(look.processes, is_short),
+                "tampered": sorted(self.tampered), "processes": [*processes, *self.objects],
                 "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
                 "changed": moved or changed, "made": sorted(self.made) if moved else [],
                 "sockets": self._sockets(look.processes), "links": self.trace.links if self.trace else 0,
                 "passed": sorted(self._passed()) if moved else [], "left": sorted(self.left),
             }  # fmt: skip
-
-    def _living(self, after: Mapping[int, Process], is_short: bool) -> list[dict[str, object]]:
-        """`is_short`: what all of them hold counts."""
-        found = [*living(self._first, self.before, after), *self.objects]
-        return [one | {"holds": is_short or one["holds"]} for one in found]
 
     def _passed(self) -> set[str]:
         """Paths at which verification opened what it had not made, and at which nothing is any more."""

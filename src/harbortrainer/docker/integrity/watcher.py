@@ -130,8 +130,7 @@ class Program:
     def _look(self, name: str, request: Mapping[str, Any]) -> None:
         first, before = request["pid"], settled(request).processes
         time.sleep(request["during"])
-        found = [*living(first, before, Look(first, before).processes), *objects_of(first)]
-        self._answer(id=name, processes=found)
+        self._answer(id=name, processes=[*living(first, before, Look(first, before).processes), *objects_of(first)])
 
     def _answer(self, **shown: object) -> None:
         with self._printing, contextlib.suppress(BrokenPipeError):  # standard input ends, too
