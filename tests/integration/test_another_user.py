@@ -16,6 +16,7 @@ from tests.conftest import ROOT
 from tests.support import quiet_attacks, unseen_attacks
 from tests.support.another_user import another_user
 from tests.support.docker_parts import a_run, containers, remove_run, stopping_container
+from tests.support.idle_attacks import IDLE, idle, idle_task
 from tests.support.quiet_attacks import QUIET, quiet_task
 from tests.support.system_attacks import ATTACKS
 from tests.support.unseen_attacks import SCRATCH, UNSEEN, unseen_task
@@ -30,6 +31,7 @@ print("rewards", json.dumps([trial.reward for trial in asyncio.run(product_trial
 """
 QUIET_ONES = ("kills-the-checker", "rewrites-the-verdict", "deletes")
 UNSEEN_ONES = ("a-computed-name", "a-datagram", "a-size")
+IDLE_ONES = ("lock", "msg", "mq")
 ODD = ATTACKS["pth-with-an-odd-name"]  # a name that docker diff cannot write
 
 
@@ -43,6 +45,7 @@ def cases(folder: Path) -> dict[str, tuple[Path, str]]:
         {name: (quiet_task(folder / name), quiet_attacks.serving(one)) for name, one in quiet.items()}
         | {name: (unseen_task(folder / name), unseen_attacks.serving(one)) for name, one in unseen.items()}
         | {name: (task, ODD.script) for name, task in odd.items()}
+        | {name: (idle_task(folder / name, name), idle(IDLE[name])) for name in IDLE_ONES}
     )
 
 

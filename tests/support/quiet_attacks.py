@@ -180,6 +180,14 @@ QUIET = {
     ),
     "renames-for-a-moment": Quiet(_MOMENT.format(act="rename", undo="rename(USER, '/app/hello.txt')"), hello=EARNS),
     "puts-a-link-for-a-moment": Quiet(_MOMENT.format(act="symlink", undo="unlink(USER)"), hello=EARNS),
+    "reads-what-is-expected-by-another-name": Quiet(
+        "os.link('/tests/sub/expected.txt', '/app/x')\n"
+        "with open('/app/x') as one, open('/app/hello.txt', 'w') as two: two.write(one.read())\nos.unlink('/app/x')"
+    ),
+    "puts-a-folder-in-the-verdicts-place": Quiet("os.mkdir('/dev/shm/verdict')"),
+    "puts-a-pipe-in-the-verdicts-place": Quiet(
+        "os.mkfifo('/dev/shm/verdict')\nopen('/dev/shm/verdict').read()\nopen('/dev/shm/verdict', 'w').write('passed')"
+    ),
     "puts-a-folder": Quiet("os.unlink('/opt/strict'); os.mkdir('/opt/strict')"),
 }
 

@@ -147,6 +147,12 @@ for folder in (b"/app", b"/logs/agent", b"/logs/verifier"):
 _TIMES = "for d in /app /logs/agent /logs/verifier; do touch -d @9999999999999 $d/a; touch -d @-999999999 $d/b; done"
 _SIGNALS = "for s in range(1, 32):\n    s in (9, 19) or libc.kill(1, s)\n"
 _UNREADABLE = f'appears("{_REWARD}")\nput("{_REWARD}", "none")\nput("/logs/verifier/reward.json", "{{")\n'
+
+
+def _rewards(text: str) -> str:
+    return living(f'appears("{_REWARD}")\nput("/logs/verifier/reward.json", {text!r})\n')
+
+
 _LARGE = 'open("/logs/verifier/s", "w").truncate({}); os.rename("/logs/verifier/s", "{}")'
 TRICKS = {
     # the work
@@ -197,6 +203,8 @@ TRICKS = {
     "reward-becomes-large": Void("a large reward", _again(_LARGE.format(1 << 30, _REWARD)), quick=True),
     "reward-becomes-sparse": Void("a large reward", _again(_LARGE.format(3 << 30, "/logs/verifier/reward.json"))),
     "reward-unreadable": Void("a reward that is none", living(_UNREADABLE)),
+    "rewards-of-other-names": Void("a reward that is none", _rewards('{"a": 1, "b": 2}'), quick=True),
+    "no-rewards": Void("a reward that is none", _rewards("{}")),
     # programs and what they load
     "no-shell": Void("no shell", _python("import os\nfor n in ('bash', 'dash', 'sh'): os.unlink(f'/usr/bin/{n}')\n")),
     "shell-fails": Void("no shell", _programs(_FAILS, *_SHELLS), quick=True),

@@ -119,6 +119,8 @@ def test_unasked_files_that_do_not_count_are_known_too() -> None:
         (Process("redis"), []),
         (Process("loop"), ["process loop"]),
         (Process("loop", ran=False), []),
+        (Process("loop", ran=False, holds=True), ["process loop"]),
+        (Process("redis", ran=False, holds=True), []),
     ],
 )
 def test_an_unasked_process_that_ran_counts(process: Process, names: list[str]) -> None:

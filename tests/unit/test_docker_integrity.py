@@ -81,7 +81,10 @@ def test_a_folder_as_deep_as_can_be_is_listed(overlay: tuple[Path, Path, Overlay
     deepen(upper / "usr", 1400, "dd")
     changes = list(found.changes("/usr"))
     subprocess.run(["rm", "-r", upper / "usr"], check=True)  # pytest could not
-    assert 1000 < len(changes) < 1400 and all(one.folder for one in changes)
+    *folders, deepest = changes
+    assert 1000 < len(folders) < 1400 and all(one.folder for one in folders)
+    assert (deepest.path, deepest.folder) == (folders[-1].path, False), "what lies deeper counts as its content"
+    assert found.is_plain(deepest.path) and not found.is_plain(folders[0].path)
 
 
 def test_no_more_of_a_file_is_read_than_a_limit(overlay: tuple[Path, Path, OverlayLayer]) -> None:
@@ -113,7 +116,13 @@ def test_a_file_of_which_only_the_time_is_new_is_not_plain(
         for folder, content in ((lower, "ab"), (upper, text)):
             (folder / name).write_text(content)
             os.utime(folder / name, (1, 1 if folder == lower or name == "opened" else 2))
-    names = ("opened", "touched", "written")
+    (upper / "linked").hardlink_to(upper / "opened")
+    for folder in (lower, upper):
+        (folder / "read").write_text("ab")
+        os.utime(folder / "read", (2**32 if folder == upper else 1, 1))
+    names = ("opened", "touched", "written", "read")
+    assert [name for name in names if found.is_plain(f"/{name}")] == ["written"], "new names and times of reading"
+    (upper / "linked").unlink()
     assert [name for name in names if found.is_plain(f"/{name}")] == ["opened", "written"]
     monkeypatch.setattr(layer, "MAX_COMPARED", 2)
     unread = OverlayLayer(str(upper), [str(lower)])
@@ -125,9 +134,22 @@ def test_new_rights_of_an_old_folder_are_a_change(overlay: tuple[Path, Path, Ove
     (upper / "root").mkdir()
     assert list(found.changes("/root")) == []
     (upper / "root").chmod(0o700)
-    assert [(one.path, one.kind, one.shallow) for one in found.changes("/root")] == [
-        ("/root", ChangeKind.CHANGED, True)
-    ]
+    changed = [("/root", ChangeKind.CHANGED, True)]
+    assert [(one.path, one.kind, one.shallow) for one in found.changes("/root")] == changed
+
+
+@pytest.mark.parametrize("path", ["/usr", "/tmp/sub"])
+def test_a_new_time_of_an_old_folder_without_new_entries_is_a_change_where_nobody_works(
+    overlay: tuple[Path, Path, OverlayLayer], path: str
+) -> None:
+    upper, lower, found = overlay
+    for folder in (upper, lower):
+        Path(f"{folder}{path}").mkdir(parents=True, exist_ok=True)
+    os.utime(f"{upper}{path}", (1, 1))
+    assert [one.path for one in found.changes(path)] == ["/usr"] * (path == "/usr")
+    (upper / "usr").mkdir(exist_ok=True)
+    (upper / "usr/new").touch()
+    assert [one.path for one in found.changes("/usr")] == ["/usr/new"]
 
 
 def test_docker_diff_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +184,7 @@ def test_what_verification_makes_again_is_not_listed(
     overlay: tuple[Path, Path, OverlayLayer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upper, _, found = overlay
-    for name in ("logs/agent", "tests", "app"):
+    for name in ("logs/verifier", "tests", "app"):
         (upper / name).mkdir(parents=True)
         (upper / name / "x").touch()
     monkeypatch.setattr(restore, "layer_of", lambda _: found)

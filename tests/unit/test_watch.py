@@ -18,14 +18,15 @@ TOLD: dict[str, Any] = {
     "readers": {"/a": [7, 8], "/b": [8]}, "programs": {"7": {"parent": 1, "cwd": "/app", "words": ["sh", "-c", "x"]}},
     "written": ["/b"], "tampered": ["/tests/x"], "overflow": False, "unseen": False,
     "late": ["/b"], "moved": True, "made": [9], "changed": True, "sockets": ["tcp 80"],
-    "passed": ["/d"], "links": 2,
-    "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5, "sockets": [], "busy": False}],
+    "passed": ["/d"], "links": 2, "left": ["/dev/x"],
+    "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5, "sockets": [], "busy": False,
+                   "holds": True}],
 }  # fmt: skip
 SEEN = Seen(
     {"/a": 0, "/b": 1},
     frozenset({"/b"}),
     ("/tests/x",),
-    (Process("p", (80,), False, ("/c",), 5),),
+    (Process("p", (80,), False, ("/c",), 5, holds=True),),
     {"/a": (7, 8), "/b": (8,)},
     {7: WatchProgram(1, "/app", ("sh", "-c", "x"))},
     late=frozenset({"/b"}),
@@ -35,6 +36,7 @@ SEEN = Seen(
     sockets=("tcp 80",),
     passed=frozenset({"/d"}),
     links=2,
+    left=frozenset({"/dev/x"}),
 )
 PUT = "/logs/verifier/x"  # before verification began
 

@@ -16,7 +16,8 @@ from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from harbortrainer.docker.box.archive import TooMuch, raise_for_status, url_of
 from harbortrainer.docker.box.holders import Holders, Key
-from harbortrainer.docker.daemon import engine, remove_container
+from harbortrainer.docker.box.terminals import limit_terminals
+from harbortrainer.docker.daemon import engine, first_process, remove_container
 from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.images.volumes import without_volumes
 from harbortrainer.docker.keeping.ownership import RUN_ID, TRIAL, labels
@@ -167,6 +168,9 @@ def _start(spec: ContainerSpec, holder: str | None = None) -> None:
     with contextlib.ExitStack() as undo:
         undo.callback(remove_container, spec.name)
         client.start(spec.name)
+        if not spec.has_shell and os.geteuid() == 0:
+            with contextlib.suppress(OSError):  # its processes are not of this machine
+                limit_terminals(first_process(client.inspect_container(spec.name)))
         undo.pop_all()
 
 

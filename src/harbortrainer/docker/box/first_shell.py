@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.docker.box.first_process import remember_root
+from harbortrainer.docker.box.terminals import limit_terminals
 from harbortrainer.docker.daemon import engine, first_process, is_elsewhere
 from harbortrainer.docker.integrity.layer import remember_folders
 
@@ -49,6 +50,7 @@ def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None
         return None
     shell, ends = watched
     remember_root(container, first, shell)
+    limit_terminals(first)
     with contextlib.ExitStack() as undo:
         undo.callback(ends.close)
         raw, early = duplex(engine().attach_socket(container, params=dict(_STREAMS)))

@@ -38,7 +38,7 @@ MOST_FOLDERS = 64  # of its entries: each may be open
 USERS, MOST_USERS = ("/etc/passwd", "/etc/group"), 16 << 20
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _FREE, _OPEN = 0o666, 0o755  # rights of a device, and of /dev
-ACCESS_LISTS = ("system.posix_acl_access", "system.posix_acl_default")  # of users who may do more or less
+ATTRIBUTES = ("user.", "security.capability", "system.posix_acl_")  # that a container may give to its files
 _STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
 
@@ -230,8 +230,8 @@ def check_system(name: str) -> None:
                 raise Unusual(file)
 
 
-def drop_lists(name: str, paths: Iterable[str]) -> None:
-    """Remove the access control lists of files and folders, of which images have none. Raises Unusual."""
+def drop_attributes(name: str, paths: Iterable[str]) -> None:
+    """Remove attributes and access control lists of files and folders; images have none. Raises Unusual."""
     with _entered(name) as root:
         for path in paths:
             with contextlib.ExitStack() as opened, contextlib.suppress(OSError, Unusual):  # it has none, or is gone
@@ -241,8 +241,8 @@ def drop_lists(name: str, paths: Iterable[str]) -> None:
                     folder = _opened(part, folder, opened)
                 file = os.open(last, READ, dir_fd=folder)
                 opened.callback(os.close, file)
-                for kind in ACCESS_LISTS:
-                    with contextlib.suppress(OSError):
+                for kind in os.listxattr(file):
+                    if kind.startswith(ATTRIBUTES):
                         os.removexattr(file, kind)
 
 

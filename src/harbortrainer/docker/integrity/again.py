@@ -11,7 +11,7 @@ from harbor.models.trial.paths import TrialPaths
 
 from harbortrainer.docker.box.container import committed
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
-from harbortrainer.docker.box.root_folder import Unusual, drop_lists
+from harbortrainer.docker.box.root_folder import Unusual, drop_attributes
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.integrity.accounts import LISTS, only_adds
 from harbortrainer.docker.integrity.allowed import allowed
@@ -189,7 +189,7 @@ class Again:
         undone = sorted({*changes, *new, *self._emptied(now, {*changes, *new})})
         removed = await call(put_back, to.container, undone, environment.container, image, environment.run_id)
         with contextlib.suppress(Unusual):  # where this process is not root, none is seen
-            await call(drop_lists, to.container, [one.path for one in undone if one.kind is ChangeKind.CHANGED])
+            await call(drop_attributes, to.container, [one.path for one in undone if one.kind is ChangeKind.CHANGED])
         for script in removal_script(removed):
             await to.exec(script, user="root")
 

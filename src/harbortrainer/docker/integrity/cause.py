@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_shared
-from harbortrainer.docker.integrity.change import ChangeKind, FileChange
-from harbortrainer.docker.integrity.living import EPHEMERAL, is_system
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_often_cleaned
+from harbortrainer.docker.integrity.living import DEVICES, EPHEMERAL, is_system
 from harbortrainer.docker.integrity.syscalls import SIGNAL
 from harbortrainer.docker.integrity.watch import Process, Seen
 from harbortrainer.docker.integrity.watched import MOST_READERS
 
 _MADE_ANEW = re.compile(
-    r"/(tests|logs/(?:verifier|agent|artifacts|\.before)|dev(?!/shm/)|proc|sys)(/.*)?|/logs", re.DOTALL
+    rf"/(tests|logs/(?:verifier|\.before)|dev/(?:{DEVICES})|proc|sys)(/.*)?"
+    "|/logs(/agent|/artifacts)?|/dev(/shm|/mqueue)?",
+    re.DOTALL,
 )
-_OFTEN_CLEANED = re.compile("/(tmp|var|run|root|home|solution)/")  # or filled beside the work
 PASSED_LINK = "link (removed)"  # among sockets: a symbolic one of a moment, of which nothing tells where it was
+_LOG = re.compile("/logs/(?:agent|artifacts)/")  # which the trainer fills, too
 _TESTS, _DEVICES = "/tests/", "/dev"
 _MOST_PARENTS = 32
 
@@ -112,7 +114,8 @@ class _Judge:
 
     def causes(self) -> Causes:
         opened, served = self.seen.opened or {}, self._served()
-        own = [one for one in self.changed.changes if not is_made_anew(one.path) and one.path not in served]
+        passed = served | {one.path for one in self.changed.changes if _LOG.match(one.path)}.difference(opened)
+        own = [one for one in self.changed.changes if not is_made_anew(one.path) and one.path not in passed]
         unasked = [one for one in own if not self._is_asked(one)]
         rest = {one.path for one in own} - {one.path for one in unasked}
         self.linked = {target for link, target in self.changed.targets.items() if link in rest}
@@ -120,7 +123,7 @@ class _Judge:
         unasked = [one for one in unasked if not self._is_work(one)]
         services = tuple(one for one in self.seen.processes if self._is_service(one))
         held = {path for one in services for path in one.writes}
-        living = tuple(one for one in self.seen.processes if one.ran and one not in services)
+        living = tuple(one for one in self.seen.processes if self._matters(one) and one not in services)
         mounted = tuple(one for one in self.changed.mounted if not self.asked.allows(one))
         strange = {one.path for one in unasked if self._is_strange(one, beside=bool(services))}
         counts = tuple(one for one in unasked if one.path in strange or self._counts(one, held))
@@ -151,6 +154,10 @@ class _Judge:
         places = {posixpath.dirname(path) for path in own}
         closed = (path for path in self.changed.late if path not in opened)
         return {path for path in closed if posixpath.dirname(path) in places or self.asked.is_place(path)}
+
+    def _matters(self, one: Process) -> bool:
+        """Whether it acted, or others meet what it holds, or its name alone, which no program of the image has."""
+        return one.ran or one.holds or (one.name in self.changed.told and self.changed.is_new_name(one.name))
 
     def _is_service(self, one: Process) -> bool:
         """Whether the task asks for it, and it did nothing to verification."""
@@ -187,13 +194,13 @@ class _Judge:
         return one.path not in self.changed.plain and one.path not in held  # an empty log
 
     def _is_strange(self, one: FileChange, *, beside: bool) -> bool:
-        """Whether a new file, which verification may have looked for unseen, lies where work leaves none.
+        """Whether a file, which verification may have looked for unseen, is new or changed where work leaves none.
 
-        `beside`: services run, and need what is in a new folder.
+        `beside`: services run, and need what is in a new folder, or in memory.
         """
-        if one.kind is not ChangeKind.ADDED or one.path in self.changed.late:
+        if one.path in self.changed.late and (beside or one.path not in self.seen.left):
             return False
-        if self.asked.is_place(one.path) or _OFTEN_CLEANED.match(one.path):
+        if self.asked.is_place(one.path) or is_often_cleaned(one.path):
             return False
         own = beside and posixpath.dirname(one.path) in self.changed.made
         return not own and one.path not in self.changed.packaged
@@ -247,7 +254,7 @@ class _Judge:
         if is_system(path) or is_of_user(path):
             return False
         if one.kind is ChangeKind.REMOVED:
-            return self.asked.deletes or _OFTEN_CLEANED.match(path) is not None
+            return self.asked.deletes or is_often_cleaned(path)
         return path not in opened or self._is_read_by_work(path, anywhere=True)
 
     def _is_verifications(self, path: str) -> bool:

@@ -1,7 +1,10 @@
 """A change that a container has made to a file of its image."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+
+_OFTEN_CLEANED = re.compile("/(?:tmp|var|run|root|home|solution|logs/agent|logs/artifacts)/")
 
 
 class ChangeKind(StrEnum):
@@ -23,3 +26,8 @@ class FileChange:
     folder: bool = False
     stamp: tuple[int, int] | None = None
     shallow: bool = False
+
+
+def is_often_cleaned(path: str) -> bool:
+    """Return whether it lies where files come and go beside all work."""
+    return _OFTEN_CLEANED.match(path) is not None

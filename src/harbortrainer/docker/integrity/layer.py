@@ -8,14 +8,15 @@ import contextlib
 import itertools
 import os
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from harbortrainer.docker.box.archive import READ
-from harbortrainer.docker.box.root_folder import ACCESS_LISTS
+from harbortrainer.docker.box.root_folder import ATTRIBUTES
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.integrity.change import ChangeKind, FileChange
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_often_cleaned
 from harbortrainer.docker.integrity.image_files import OPAQUE, ImageFiles, content, has, mode_of, way
 from harbortrainer.docker.integrity.listed_layer import ListedLayer
 
@@ -112,6 +113,7 @@ class OverlayLayer:
     def __init__(self, upper: str, lowers: Iterable[str] = ()) -> None:
         self._upper = upper
         self._modes: dict[str, int] = {}
+        self._deep = set[str]()  # folders with what no absolute path reaches
         self._to_compare = MAX_COMPARED
         self.image = ImageFiles(lowers)
 
@@ -147,8 +149,10 @@ class OverlayLayer:
                 waiting.pop()
                 continue
             path = f"{folder}/{name}"
-            # no program opens a longer path; the folders above it are new, and listed
+            # longer paths are opened from folders above, which are new, and listed
             if len(os.fsencode(self._upper + path)) >= _PATH_MAX:
+                self._deep.add(folder)
+                yield FileChange(folder, ChangeKind.ADDED)
                 continue
             try:
                 changes, below = self._look(path, self.image.find(path) if name in known else None)
@@ -177,13 +181,18 @@ class OverlayLayer:
         elif self._is_new(path):
             gone = sorted(self.image.names(path) - set(names))
             changes += (FileChange(f"{path}/{name}", ChangeKind.REMOVED) for name in gone)
-        if was_folder and found is not None and _rights(self._upper + path) != _rights(found):
+        if was_folder and found is not None and self._is_other_folder(path, entry, found, names):
             changes.append(FileChange(path, ChangeKind.CHANGED, folder=True, stamp=stamp, shallow=True))
         return changes, (iter(names), self.image.listed(path) if was_folder else set[str]())
 
+    def _is_other_folder(self, path: str, entry: os.stat_result, found: str, names: list[str]) -> bool:
+        """Whether its rights differ from the image's, or its time does and nothing in it, where nobody works."""
+        is_timed = entry.st_mtime_ns != os.lstat(found).st_mtime_ns and not names and not is_often_cleaned(f"{path}/")
+        return is_timed or _rights(self._upper + path) != _rights(found)
+
     def is_plain(self, path: str) -> bool:
         if not stat.S_ISREG(self._mode(path)):
-            return False
+            return path in self._deep
         found = self.image.find(path)
         with contextlib.suppress(*_GONE):
             entry = os.lstat(self._upper + path)
@@ -195,7 +204,8 @@ class OverlayLayer:
         old = os.lstat(found)
         if _rights(self._upper + path) != _rights(found) or not stat.S_ISREG(old.st_mode):
             return False
-        if entry.st_size != old.st_size or entry.st_mtime_ns == old.st_mtime_ns:
+        is_read = entry.st_nlink <= old.st_nlink and old.st_atime_ns <= entry.st_atime_ns <= time.time_ns()
+        if entry.st_size != old.st_size or (entry.st_mtime_ns == old.st_mtime_ns and is_read):
             return True
         return self._compare(path, entry.st_size, found) is False
 
@@ -259,16 +269,12 @@ def _content_of(path: str) -> bytes | None:
         return None
 
 
-def _rights(path: str) -> tuple[int | bytes, ...]:
-    entry = os.lstat(path)
-    return stat.S_IMODE(entry.st_mode), entry.st_uid, entry.st_gid, *(_list(path, kind) for kind in ACCESS_LISTS)
-
-
-def _list(path: str, kind: str) -> bytes:
-    try:
-        return os.getxattr(path, kind, follow_symlinks=False)
-    except OSError:  # it has none
-        return b""
+def _rights(path: str) -> tuple[object, ...]:
+    entry, attributes = os.lstat(path), dict[str, bytes]()
+    with contextlib.suppress(OSError):  # one is removed just now
+        names = (name for name in os.listxattr(path, follow_symlinks=False) if name.startswith(ATTRIBUTES))
+        attributes |= {name: os.getxattr(path, name, follow_symlinks=False) for name in names}
+    return stat.S_IMODE(entry.st_mode), entry.st_uid, entry.st_gid, attributes
 
 
 def _names(folder: str) -> list[str]:

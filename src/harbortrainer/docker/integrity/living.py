@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 MOST_PROCESSES, MOST_THREADS, MOST_FILES = 4096, 8192, 32_768  # of one look; beyond that it is not complete
@@ -23,8 +23,11 @@ RING = "anon_inode:[io_uring]"  # the kernel may act for who has mapped it, with
 _SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|boot)(?:/.*)?", re.DOTALL)  # every program reads there
 _AT_ONCE = 1 << 16
 _GROUPS = "/sys/fs/cgroup"
-_STATES = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}  # of sockets that listen, in /proc/net
+# Of sockets that listen, in /proc/net; of raw ones none does.
+_STATES = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07", "raw": "", "raw6": "", "icmp": "", "icmp6": ""}
 _ACCEPTS, _DATAGRAM = 0x10000, "0002"  # a flag, and a type, in /proc/net/unix
+# What containers have in /dev beside memory and queues, which others fill.
+DEVICES = "null|zero|full|random|urandom|tty|console|ptmx|pts|core|fd|stdin|stdout|stderr"
 # Of a socket or a ring in fdinfo: open files that no process lists, on their way through it or registered with it.
 _UNLISTED = re.compile(r"^(?:scm_fds|UserFiles):\s*[1-9]", re.MULTILINE)
 _KCMP, _FILES = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine, -1), 2
@@ -35,7 +38,8 @@ class Process(NamedTuple):
     """A process. `began`: in ticks since boot. `inner`: its number in the container. `ran`: nanoseconds of all its
     threads; -1 =
     not known. `ports`: on which it listens; `writes`: paths that it has open for writing, those in OWN first.
-    `sockets`: names of Unix sockets on which it listens; an abstract one begins with "@".
+    `sockets`: names of Unix sockets on which it listens; an abstract one begins with "@". `holds`: a lock, a lease, a
+    port, an abstract name, or a socket that no table has.
     """
 
     began: str
@@ -45,6 +49,7 @@ class Process(NamedTuple):
     ports: list[int]
     writes: list[str]
     sockets: list[str]
+    holds: bool = False
 
 
 ENDED = 0
@@ -66,6 +71,8 @@ class Look:
         self._threads, self._files = MOST_THREADS, MOST_FILES
         self._first = first
         self._listening: dict[str, int | str] | None = None
+        self._idle = set[str]()  # inodes of other sockets in tables, which have no abstract name
+        self._locks = False  # of the process that is read
         self.processes: dict[int, Process] = {}
         for pid in pids:
             try:
@@ -81,13 +88,15 @@ class Look:
         threads = working_threads(pid, self._threads + 1)
         if not threads:
             return
+        self._locks = False
         sockets, writes = self._open_files(pid, threads)
         held = [self._held[inode] for inode in sockets & self._held.keys()] if sockets else []
         ports = sorted(one for one in held if isinstance(one, int))
         named = sorted(one for one in held if isinstance(one, str))[:MOST_WRITES]
-        name = _text(f"/proc/{pid}/comm").rstrip("\n")
+        name = text_of(f"/proc/{pid}/comm").rstrip("\n")
         ran = -1 if fields[0] in "RD" else self._ran(pid, threads)  # on a busy machine it may wait for seconds
-        self.processes[pid] = Process(fields[19], inner_of(pid), name, ran, ports=ports, writes=writes, sockets=named)
+        holds = self._locks or not sockets <= self._idle
+        self.processes[pid] = Process(fields[19], inner_of(pid), name, ran, ports, writes, sockets=named, holds=holds)
 
     def _ran(self, pid: int, threads: Sequence[int]) -> int:
         self._threads -= len(threads)
@@ -97,7 +106,7 @@ class Look:
         total = 0
         for thread in threads:
             with contextlib.suppress(OSError):
-                total += int(_text(f"/proc/{pid}/task/{thread}/schedstat").split()[0])
+                total += int(text_of(f"/proc/{pid}/task/{thread}/schedstat").split()[0])
         return total
 
     @property
@@ -107,13 +116,18 @@ class Look:
             self._listening = {}
             for table, state in _STATES.items():
                 for words in _rows(f"/proc/{self._first}/net/{table}"):
-                    if words[3:4] == [state] and len(words) > 9:
-                        port = int(words[1].rpartition(":")[2], 16)
-                        if table.startswith("tcp") or port < EPHEMERAL:
-                            self._listening[words[9]] = port
+                    port = int(words[1].rpartition(":")[2], 16)
+                    if words[3] == state and (table.startswith("tcp") or port < EPHEMERAL):
+                        self._listening[words[9]] = port
+                    else:
+                        self._idle.add(words[9])
             for words in _rows(f"/proc/{self._first}/net/unix", 7):
                 if len(words) == 8 and (int(words[3], 16) & _ACCEPTS or words[4] == _DATAGRAM):
                     self._listening[words[6]] = words[7]
+                if len(words) == 7 or words[7].startswith("/"):
+                    self._idle.add(words[6])
+            for table in ("netlink", "packet"):
+                self._idle.update(words[-1] for words in _rows(f"/proc/{self._first}/net/{table}"))
         return self._listening
 
     def _open_files(self, pid: int, threads: Sequence[int]) -> tuple[set[str], list[str]]:
@@ -137,8 +151,10 @@ class Look:
                 sockets.add(target[8:-1])
             elif target.startswith("/") and os.lstat(f"{thread}/fd/{name}").st_mode & stat.S_IWUSR:
                 writes.add(target)
-            if target.startswith(("socket:[", RING)):
-                self.complete &= not _UNLISTED.search(_text(f"{thread}/fdinfo/{name}"))
+            if target.startswith(("socket:[", RING, "/")):
+                about = text_of(f"{thread}/fdinfo/{name}")
+                self.complete &= not _UNLISTED.search(about)
+                self._locks |= "\nlock:" in about
 
 
 def is_system(path: str) -> bool:
@@ -173,14 +189,18 @@ def listed_of(first: int) -> list[int]:
     [] where that is not readable, or has groups below it. So a process is found, too, that lives only until it has
     started its successor; and a look takes no longer beside a hundred containers.
     """
+    for group in groups_of(first, ("", "pids")):
+        with contextlib.suppress(OSError):  # in mixed hierarchies one of the two
+            if os.stat(group).st_nlink <= 2:
+                return [int(pid) for pid in text_of(f"{group}/cgroup.procs").split()]
+    return []
+
+
+def groups_of(first: int, kinds: Collection[str]) -> list[str]:
+    """Return the folders of the container's control groups of these controllers; "" = all, by version 2."""
     with contextlib.suppress(OSError):
-        for line in _text(f"/proc/{first}/cgroup").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers in ("", "pids"):
-                with contextlib.suppress(OSError):  # in mixed hierarchies one of the two
-                    group = f"{_GROUPS}/{controllers}{path}"
-                    if os.stat(group).st_nlink <= 2:
-                        return [int(pid) for pid in _text(f"{group}/cgroup.procs").split()]
+        lines = [line.split(":", 2) for line in text_of(f"/proc/{first}/cgroup").splitlines()]
+        return [f"{_GROUPS}/{controllers}{path}" for _, controllers, path in lines if controllers in kinds]
     return []
 
 
@@ -206,7 +226,7 @@ def _tables(threads: Sequence[int]) -> list[int]:
 def fields_of(pid: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat after the command's name: state, parent, …; None = it has ended."""
     try:
-        return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        return text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()
     except OSError:
         return None
 
@@ -214,7 +234,7 @@ def fields_of(pid: int) -> list[str] | None:
 def inner_of(thread: int) -> int:
     """Return the number that a thread has in its container; 0 = it has ended."""
     with contextlib.suppress(OSError):
-        for line in _text(f"/proc/{thread}/status").splitlines():
+        for line in text_of(f"/proc/{thread}/status").splitlines():
             if line.startswith("NSpid:"):
                 return int(line.split()[-1])
     return 0
@@ -233,7 +253,7 @@ def mapped(pid: int) -> tuple[list[str], bool]:
     Those in OWN come first. Then whether these are all. Raises OSError.
     """
     found, path = set[str](), ""
-    text = _text(f"/proc/{pid}/task/{next(iter(working_threads(pid)), pid)}/smaps")
+    text = text_of(f"/proc/{pid}/task/{next(iter(working_threads(pid)), pid)}/smaps")
     for line in text.splitlines():
         words = line.split(maxsplit=5)
         if words[0] == "VmFlags:":
@@ -248,7 +268,7 @@ def mapped(pid: int) -> tuple[list[str], bool]:
 def _rows(name: str, most: int = -1) -> list[list[str]]:
     """The words of a table's lines, but for its head."""
     with contextlib.suppress(OSError):
-        return [line.split(maxsplit=most) for line in _text(name).splitlines()[1:]]
+        return [line.split(maxsplit=most) for line in text_of(name).splitlines()[1:]]
     return []
 
 
@@ -257,7 +277,7 @@ def _names(folder: str, most: int) -> list[str]:
         return [entry.name for entry in itertools.islice(entries, most)]
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
     return _bytes(name, MOST_BYTES).decode(errors="replace")
 
 
@@ -272,7 +292,9 @@ def _bytes(name: str, most: int) -> bytes:
         os.close(file)
 
 
-def living(first: int, before: Mapping[int, Process], after: Mapping[int, Process]) -> list[dict[str, object]]:
+def living(
+    first: int, before: Mapping[int, Process], after: Mapping[int, Process], *, all_hold: bool = False
+) -> list[dict[str, object]]:
     """Return the policy's processes: those of `before`. `ran`: one used a processor since, or ended."""
     found: list[dict[str, object]] = []
     for pid, one in before.items():
@@ -286,6 +308,7 @@ def living(first: int, before: Mapping[int, Process], after: Mapping[int, Proces
             found.append(
                 {
                     "name": name, "ran": ran, "busy": now.ran < 0, "writes": one.writes, "pid": one.inner,
+                    "holds": all_hold or now.holds or one.holds,
                     "ports": sorted({*one.ports, *now.ports}), "sockets": sorted({*one.sockets, *now.sockets}),
                 }
             )  # fmt: skip

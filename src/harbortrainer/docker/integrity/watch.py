@@ -48,6 +48,7 @@ class Process:
     pid: int = 0
     sockets: tuple[str, ...] = ()  # names of Unix sockets on which it listens
     busy: bool = False  # it waits for a processor or a disk, if anything
+    holds: bool = False  # what others meet though it sleeps: a lock, a socket that has a name, kernel objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class Seen:
     `late`: other files that they wrote; `moved`: they may have renamed or linked some, and `made` are the inodes that
     verification wrote; `changed`: or made, deleted or given rights. `sockets`: on which they began to listen, as
     "tcp PORT" or "unix NAME". `passed`: paths at which verification opened files that it had not made, and at which
-    nothing is any more; `links`: how many symbolic ones they made. `unseen_memory`: they did more than was seen, on a
+    nothing is any more; `links`: how many symbolic ones they made. `left`: of `late`, what was in /dev before, and no
+    device. `unseen_memory`: they did more than was seen, on a
     machine where that is seen.
     """
 
@@ -87,6 +89,7 @@ class Seen:
     sockets: tuple[str, ...] = ()
     passed: frozenset[str] = frozenset()
     links: int = 0
+    left: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -285,6 +288,7 @@ def _parsed(found: Any) -> Seen:
             sockets=tuple(map(str, found["sockets"])),
             passed=frozenset(map(str, found["passed"])),
             links=int(found["links"]),
+            left=frozenset(map(str, found["left"])),
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error
@@ -302,6 +306,7 @@ def _processes(found: Any) -> tuple[Process, ...]:
                 pid=int(one["pid"]),
                 sockets=tuple(map(str, one["sockets"])),
                 busy=bool(one["busy"]),
+                holds=bool(one["holds"]),
             )
             for one in found
         )

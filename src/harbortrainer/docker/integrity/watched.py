@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from harbortrainer.docker.integrity.kernel_objects import in_dev, objects_of, refused
 from harbortrainer.docker.integrity.living import (
     ENDED,
     OWN,
@@ -78,7 +79,8 @@ class Watch:
         self.opened: set[tuple[str, int]] = set()  # by verification, with inodes, while the policy is traced
         self.made: set[int] = set()
         self.own: list[str] = []
-        self._peeked: set[str] = set()  # of TESTS, by the policy
+        self._peeked: set[tuple[int, int]] = set()  # files that the policy opened, by device and inode
+        self._tests: dict[str, tuple[int, int]] = {}  # those of TESTS, which others opened
         self._uploads: set[int] = set()  # processes that wrote there
         self.tampered: set[str] = set()
         self.overflow = self.unseen = self.lost = self.ended = False
@@ -100,7 +102,9 @@ class Watch:
     def _begin(self, container: Mapping[str, Any]) -> None:
         look = settled(container)
         self.before, self.unseen = look.processes, not look.complete
-        self.late.update(path for path, is_folder in below(f"/proc/{self._first}/root", SHARED) if not is_folder)
+        self.left, self.objects = set(in_dev(self._first)), [] if self._kept else objects_of(self._first)
+        self.late |= self.left
+        self._refused = refused(self._first)
         for folder in OWN:
             self.own += [path for path, _ in below(f"/proc/{self._first}/root", folder.rstrip("/"))]
         if self.before.keys() <= {self._first}:
@@ -164,8 +168,8 @@ class Watch:
         opens = bool(event.mask & OPEN) and not self.overflow
         if opens and self._opens_for_policy(event.pid):
             opens = False
-            if event.path.startswith(TESTS) and len(self._peeked) < MOST_TAMPERED:
-                self._peeked.add(event.path)
+            self._peeked.add(_file_of(event))
+            self.unseen |= len(self._peeked) > MOST_PATHS
         for path in () if self.overflow else names(event.path):
             if path not in self.readers and path not in self.written:
                 self._characters += len(path)
@@ -206,6 +210,8 @@ class Watch:
             return
         if self.trace is not None:
             self.opened.add((path, os.fstat(event.file).st_ino))
+            if path.startswith(TESTS):
+                self._tests[path] = _file_of(event)
         if len(readers) == MOST_READERS or self._is_library(path, event):
             self.marks.leave_file(event.file)
 
@@ -322,18 +328,22 @@ class Watch:
             forked = self.trace.forked if self.trace else set[int]()
             alive = set(self.before) | (forked.intersection(pids_of(self._first)) if forked else set())
             look = Look(self._first, alive)
+            is_short = refused(self._first) > self._refused  # perhaps what verification needed
             self.unseen |= not look.complete
             for pid, one in look.processes.items():
                 self._holds(pid, one)
-            self.tampered |= {path for path in self._peeked if {*self.readers.get(path, ())} - self._uploads}
+            peeked = (path for path, file in self._tests.items() if file in self._peeked)
+            self.tampered |= {path for path in peeked if {*self.readers.get(path, ())} - self._uploads}
+            self.late |= set(in_dev(self._first)) - self.written if self.trace else set()
+            processes = living(self._first, self.before, look.processes, all_hold=is_short)
             moved, changed = (self.trace.moved, self.trace.changed) if self.trace else (False, False)
             return {
                 "readers": self.readers, "programs": self.programs, "written": sorted(self.written),
-                "tampered": sorted(self.tampered), "processes": living(self._first, self.before, look.processes),
+                "tampered": sorted(self.tampered), "processes": [*processes, *self.objects],
                 "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
                 "changed": moved or changed, "made": sorted(self.made) if moved else [],
                 "sockets": self._sockets(look.processes), "links": self.trace.links if self.trace else 0,
-                "passed": sorted(self._passed()) if moved else [],
+                "passed": sorted(self._passed()) if moved else [], "left": sorted(self.left),
             }  # fmt: skip
 
     def _passed(self) -> set[str]:
@@ -365,3 +375,8 @@ class Watch:
         if (trace := self.trace) is not None:
             self.trace = None
             self._traces.give_back(trace)
+
+
+def _file_of(event: Event) -> tuple[int, int]:
+    found = os.fstat(event.file)
+    return found.st_dev, found.st_ino

@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from harbortrainer.docker.integrity.kernel_objects import objects_of
 from harbortrainer.docker.integrity.living import Look, living, settled
 from harbortrainer.docker.integrity.traces import Traces
 from harbortrainer.docker.integrity.watched import Watch
@@ -129,7 +130,7 @@ class Program:
     def _look(self, name: str, request: Mapping[str, Any]) -> None:
         first, before = request["pid"], settled(request).processes
         time.sleep(request["during"])
-        self._answer(id=name, processes=living(first, before, Look(first, before).processes))
+        self._answer(id=name, processes=[*living(first, before, Look(first, before).processes), *objects_of(first)])
 
     def _answer(self, **shown: object) -> None:
         with self._printing, contextlib.suppress(BrokenPipeError):  # standard input ends, too

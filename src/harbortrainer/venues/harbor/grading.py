@@ -79,6 +79,8 @@ class GradingVerifier(SafeVerifier):
         try:
             async with self._watched(environment) as sight, asyncio.timeout(self._limit_sec):
                 first = await super().verify()
+                if problem := read_reward(first.rewards)[1]:
+                    raise VerifierOutputParseError(problem)
         except _BROKEN as error:
             if not await self._is_policys_fault(again, error):
                 raise

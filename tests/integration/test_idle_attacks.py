@@ -1,0 +1,34 @@
+"""What does nothing during verification earns nothing: processes that sleep, kernel objects, properties of files."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import system_attacks
+from tests.support.docker_parts import write_task
+from tests.support.idle_attacks import FEW_TERMINALS, IDLE, WITHOUT_CONTENT, idle, idle_task
+from tests.support.plain_container import product_trials, what_earns
+
+pytestmark = pytest.mark.usefixtures("docker_ready")
+BY_DAY = ("port", "msg", "dev", "deep", "xattr")
+
+
+@pytest.mark.parametrize(
+    "names", [BY_DAY, pytest.param([name for name in IDLE if name not in BY_DAY], marks=pytest.mark.nightly)]
+)
+async def test_what_does_nothing_during_verification_earns_nothing(tmp_path: Path, names: list[str]) -> None:
+    assert await what_earns({name: (idle_task(tmp_path / name, name), idle(IDLE[name])) for name in names}) == {}
+
+
+@pytest.mark.nightly
+async def test_it_earns_nothing_without_a_solution_either(tmp_path: Path) -> None:
+    names = [name for name in IDLE if name not in WITHOUT_CONTENT]
+    tasks = {name: (idle_task(tmp_path / name, name, solved=False), idle(IDLE[name])) for name in names}
+    assert await what_earns(tasks) == {}
+
+
+@pytest.mark.parametrize("more", ["", "ENTRYPOINT []\nUSER nobody\n"])
+async def test_a_container_cannot_take_the_terminals_of_all_others(tmp_path: Path, more: str) -> None:
+    task = write_task(tmp_path / "task", dockerfile=f"{system_attacks.BASE}{more}WORKDIR /\n", test=FEW_TERMINALS)
+    (trial,) = await product_trials([(task, "true")])
+    assert trial.reward == 1, trial
