@@ -34,6 +34,10 @@ async def unknown(_: Path, __: str) -> bool:
     return False
 
 
+async def nothing() -> None:
+    pass
+
+
 def builds_at_once() -> int:
     """Return half of the processors, 2 to MOST_AT_ONCE."""
     return min(max(2, (os.cpu_count() or 2) // 2), MOST_AT_ONCE)
@@ -76,8 +80,11 @@ class ImageSupply:
         n_tasks: int,
         window: Window | None = None,
         works: Works = unknown,
+        push: Callable[[], Awaitable[None]] = nothing,
     ) -> None:
-        """`n_tasks`: of the run; `say` gets lines for the user; `window`: None = all images have room."""
+        """`n_tasks`: of the run; `say` gets lines for the user; `window`: None = all images have room; `push`
+        sends what was made to a registry, while the task's images stay and its trials run.
+        """
         self._make, self._n, self._patience_sec, self._say = make, n_parallel, patience_sec, say
         self._n_tasks = n_tasks
         self._orders: dict[Path, _Order] = {}
@@ -90,7 +97,8 @@ class ImageSupply:
         self._fault: EnvironmentFault | None = None
         self._telling: asyncio.Task[None] | None = None
         self._closed = False
-        self._window, self._works = window, works
+        self._window, self._works, self._push = window, works, push
+        self._pushing = asyncio.Lock()
         self._evicting = asyncio.Lock()
         self._full = False  # until trials end, what is only expected has no room
         self._freed = asyncio.Event()  # trials or builds have ended since it was cleared
@@ -100,8 +108,11 @@ class ImageSupply:
         self._telling = asyncio.create_task(self._tell(), name="images")
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, fault: object, *_: object) -> None:
         self._closed = True
+        pushed = [making for task, making in self._making.items() if self._order(task).settled.is_set()]
+        if fault is None:
+            await asyncio.gather(*pushed)
         await cancel_all([*self._making.values(), *filter(None, [self._telling])])
 
     def expect(self, tasks: Sequence[Path]) -> None:
@@ -173,6 +184,8 @@ class ImageSupply:
                 _log.warning("task %s is left out of the run: %s", order.task.name, order.lacking)
             self._judge()
             order.settled.set()
+            if not order.lacking:
+                await self._paused(self._pushed())
         finally:
             del self._making[order.task]
             self._freed.set()
@@ -194,10 +207,15 @@ class ImageSupply:
             if not self._small:
                 self._small = True
                 self._say(TOO_SMALL)
-            if at_once <= 1 and not any(one.holders and one.settled.is_set() for one in self._orders.values()):
-                return True  # nothing ends before it
+            if at_once <= 1 and not self._ending():
+                return True
             await self._paused(self._until_freed())
         return True
+
+    def _ending(self) -> bool:
+        """Say whether trials or pushes are under way, whose images can be removed after them."""
+        made = (one for one in self._orders.values() if one.settled.is_set())
+        return any(one.holders or one.task in self._making for one in made)
 
     async def _evict(self, order: _Order, at_once: int, window: Window) -> bool:
         """Whether the images of the task have room now."""
@@ -214,6 +232,10 @@ class ImageSupply:
         for one in map(self._order, gone):
             one.lacking, one.settled = None, asyncio.Event()
         return fits
+
+    async def _pushed(self) -> None:
+        async with self._pushing:
+            await self._push()
 
     async def _until_freed(self) -> None:
         await self._freed.wait()
@@ -280,8 +302,9 @@ class ImageSupply:
         ahead = dict.fromkeys((*self._waiting, *self._expected))
         left = sum(not self._order(task).settled.is_set() for task in ahead)
         line = f"task images: those of {len(ahead) - left} of the next {len(ahead)} tasks are ready"
-        line += f", {len(self._making)} under way"
-        if oldest := min(map(self._order, self._making), key=lambda order: order.began, default=None):
+        making = [order for order in map(self._order, self._making) if not order.settled.is_set()]
+        line += f", {len(making)} under way"
+        if oldest := min(making, key=lambda order: order.began, default=None):
             line += f" ({oldest.task.name} for {asyncio.get_running_loop().time() - oldest.began:.0f} s)"
         if self._seconds and left:
             mean = sum(self._seconds[-FIRST:]) / len(self._seconds[-FIRST:])
