@@ -48,7 +48,8 @@ class Known:
 
     def __init__(self, tasks: Sequence[Task], wanted: np.ndarray | None = None) -> None:
         family = families(list(map(identify, tasks)))
-        of_task = {task.name: _all_of(task) if wanted is None else _kept(task, wanted) for task in tasks}
+        key = "" if wanted is None else hashlib.sha256(wanted.tobytes()).hexdigest()[:16]
+        of_task = {task.name: _all_of(task) if wanted is None else _kept(task, wanted, key) for task in tasks}
         of_family: dict[str, list[np.ndarray]] = {}
         for name, grams in of_task.items():
             of_family.setdefault(family[name], []).append(grams)
@@ -135,10 +136,11 @@ def _all_of(task: Task) -> np.ndarray:
     return _union(_grams_of(task).values())
 
 
-def _kept(task: Task, wanted: np.ndarray) -> np.ndarray:
+def _kept(task: Task, wanted: np.ndarray, key: str) -> np.ndarray:
+    """What a task has of `wanted`, which `key` names."""
     if task.venue != FOLDERS:
         return _NOTHING
-    name = f"13-grams {task.digest} {hashlib.sha256(wanted.tobytes()).hexdigest()[:16]}"
+    name = f"13-grams {task.digest} {key}"
     return np.array(fact(folder_of(task), name, lambda: _both(_all_of(task), wanted).tolist()), np.uint64)
 
 
