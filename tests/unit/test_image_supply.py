@@ -224,3 +224,13 @@ async def test_an_image_that_is_being_pushed_stays_and_leaves_no_room_until_it_i
 
 async def settle(let: asyncio.Event) -> None:
     await let.wait()
+
+
+async def test_no_more_images_are_made_at_once_after_an_outage_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tasks ahead met the daemon's end; their pauses ended at the same time."""
+    monkeypatch.setattr(supply, "PAUSES_SEC", (0.01,))
+    builder = Builder({str(n): [DockerException("gone"), None] for n in range(8)})
+    async with supplying(builder, 2) as images:
+        images.expect([Path(str(n)) for n in range(8)])
+        assert await asyncio.gather(*(lacking(images, str(n)) for n in range(8))) == [""] * 8
+    assert builder.most == 2

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +93,7 @@ class ImageSupply:
         self._expected: Sequence[Path] = ()
         self._making: dict[Path, asyncio.Task[None]] = {}
         self._pausing = 0  # of `_making`
+        self._rested = deque[asyncio.Event]()  # of those that pause no more, and wait for a place
         self._made_at = 0.0  # the loop's time at which an image was made last
         self._seconds: list[float] = []  # that images took
         self._fault: EnvironmentFault | None = None
@@ -166,8 +168,14 @@ class ImageSupply:
         return self._orders.setdefault(task, _Order(task))
 
     def _fill(self) -> None:
-        while not self._closed and len(self._making) - self._pausing < self._n and (order := self._next()):
-            self._making[order.task] = asyncio.create_task(self._settle(order), name=f"image of {order.task.name}")
+        while not self._closed and len(self._making) - self._pausing < self._n:
+            if self._rested:
+                self._pausing -= 1
+                self._rested.popleft().set()
+            elif order := self._next():
+                self._making[order.task] = asyncio.create_task(self._settle(order), name=f"image of {order.task.name}")
+            else:
+                break
 
     def _next(self) -> _Order | None:
         orders = map(self._order, (*self._waiting, *(() if self._full else self._expected)))
@@ -185,7 +193,7 @@ class ImageSupply:
             self._judge()
             order.settled.set()
             if not order.lacking:
-                await self._paused(self._pushed())
+                await self._pushed()
         finally:
             del self._making[order.task]
             self._freed.set()
@@ -234,8 +242,13 @@ class ImageSupply:
         return fits
 
     async def _pushed(self) -> None:
-        async with self._pushing:
-            await self._push()
+        self._pausing += 1
+        self._fill()
+        try:
+            async with self._pushing:
+                await self._push()
+        finally:
+            self._pausing -= 1
 
     async def _until_freed(self) -> None:
         await self._freed.wait()
@@ -269,13 +282,17 @@ class ImageSupply:
             await self._has_room(order)
 
     async def _paused(self, pause: Coroutine[Any, Any, None]) -> None:
-        """Let another image be made meanwhile."""
+        """Let other images be made meanwhile, and until this one may be made again."""
         self._pausing += 1
         self._fill()
+        place = asyncio.Event()
         try:
             await pause
+            self._rested.append(place)
+            self._fill()
+            await place.wait()
         finally:
-            self._pausing -= 1
+            self._pausing -= not place.is_set()
 
     def _judge(self) -> None:
         """End the run when too many of its first tasks have no image: the machine, not the tasks, is at fault then."""
