@@ -26,8 +26,8 @@ _log = logging.getLogger("harbortrainer")
 
 @dataclass(slots=True)
 class _Origins:
-    """Of this process. `shared`: what the registry is known to have; `due`: what it is to get, each with its name there
-    and whether it was made now; `said`: a line on a fault of it was logged.
+    """Of this process. `shared`: what the registry is known to have; `due`: images for it by name, each with its name
+    there and whether it was made now; `said`: a line on a fault of it was logged.
     """
 
     registry: str = ""
