@@ -35,10 +35,6 @@ async def unknown(_: Path, __: str) -> bool:
     return False
 
 
-async def nothing() -> None:
-    pass
-
-
 def builds_at_once() -> int:
     """Return half of the processors, 2 to MOST_AT_ONCE."""
     return min(max(2, (os.cpu_count() or 2) // 2), MOST_AT_ONCE)
@@ -81,7 +77,7 @@ class ImageSupply:
         n_tasks: int,
         window: Window | None = None,
         works: Works = unknown,
-        push: Callable[[], Awaitable[None]] = nothing,
+        push: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`n_tasks`: of the run; `say` gets lines for the user; `window`: None = all images have room; `push`
         sends what was made to a registry, while the task's images stay and its trials run.
@@ -192,8 +188,8 @@ class ImageSupply:
                 _log.warning("task %s is left out of the run: %s", order.task.name, order.lacking)
             self._judge()
             order.settled.set()
-            if not order.lacking:
-                await self._pushed()
+            if self._push and not order.lacking:
+                await self._pushed(self._push)
         finally:
             del self._making[order.task]
             self._freed.set()
@@ -222,8 +218,8 @@ class ImageSupply:
 
     def _ending(self) -> bool:
         """Say whether trials or pushes are under way, whose images can be removed after them."""
-        made = (one for one in self._orders.values() if one.settled.is_set())
-        return any(one.holders or one.task in self._making for one in made)
+        orders = self._orders.values()
+        return any(one.settled.is_set() and (one.holders or one.task in self._making) for one in orders)
 
     async def _evict(self, order: _Order, at_once: int, window: Window) -> bool:
         """Whether the images of the task have room now."""
@@ -241,12 +237,12 @@ class ImageSupply:
             one.lacking, one.settled = None, asyncio.Event()
         return fits
 
-    async def _pushed(self) -> None:
+    async def _pushed(self, push: Callable[[], Awaitable[None]]) -> None:
         self._pausing += 1
         self._fill()
         try:
             async with self._pushing:
-                await self._push()
+                await push()
         finally:
             self._pausing -= 1
 

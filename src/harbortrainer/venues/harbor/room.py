@@ -75,8 +75,7 @@ class HarborRoom:
             if config.hosts == "none":
                 window = await in_daemon_thread(self._docker.window, config.images_gb)
             works = partial(self._docker.network_works, run_id=self._run_id)
-            patience, n_tasks = config.outage_limit_sec, len(folders)
-            push = self._docker.push
+            patience, n_tasks, push = config.outage_limit_sec, len(folders), self._docker.push
             supply = ImageSupply(make, builds_at_once(), patience, say, n_tasks, window=window, works=works, push=push)
             try:
                 network = in_daemon_thread(self._docker.open_network, folders)
