@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker.errors import ImageNotFound
+from docker import APIClient
+from docker.errors import APIError, ImageNotFound
 
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import builds, origins
@@ -74,6 +75,7 @@ async def test_what_one_machine_made_the_next_one_pulls(
     try:
         (made,) = await images.images_of(task)
         assert made.fresh and made.base == reference
+        await images.push_images()
         assert tags(registry)[0] == images.content_digest(task / "environment")
         assert [name.startswith("tmux-") for name in tags(registry)] == [False, True]
         before = [engine().inspect_image(name)["Id"] for name in (reference, made.reference)]
@@ -87,6 +89,7 @@ async def test_what_one_machine_made_the_next_one_pulls(
         forget_all(again.reference, reference)
         origins.set_origins("127.0.0.1:9/gone/away", None)
         (here,) = await images.images_of(task)
+        await images.push_images()
         assert here.fresh and engine().inspect_image(reference)["Id"] != before[0]
         assert len([one for one in caplog.messages if "images=127.0.0.1:9/gone/away: " in one]) == 1
     finally:
@@ -100,9 +103,37 @@ async def test_what_was_here_before_the_registry_is_pushed(tmp_path: Path, regis
     try:
         images._ready.clear()
         origins.set_origins(registry, None)
-        assert not (await images.images_of(task))[0].fresh and len(tags(registry)) == 1
+        assert not (await images.images_of(task))[0].fresh
+        await images.push_images()
+        assert len(tags(registry)) == 1
     finally:
         forget_all(made.reference)
+
+
+async def test_what_was_made_while_the_registry_was_away_is_pushed_with_the_next_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: str
+) -> None:
+    """The registry is away for one image; a second one is removed before it is pushed."""
+    tasks = [write_task(tmp_path / name, dockerfile=f"{BASE}RUN echo {tmp_path}/{name}\n") for name in "abc"]
+    references = [images.task_reference(task / "environment") for task in tasks]
+    origins.set_origins(registry, None)
+    try:
+        for task, reference in zip(tasks, references, strict=True):
+            with monkeypatch.context() as away:
+                if reference != references[2]:
+                    away.setattr(APIClient, "push", refuse)
+                await images.images_of(task)
+                await images.push_images()
+            if reference == references[1]:
+                forget_all(reference)
+        digests = [images.content_digest(task / "environment") for task in tasks]
+        assert tags(registry) == sorted([digests[0], digests[2]])
+    finally:
+        forget_all(references[0], references[2])
+
+
+def refuse(_: APIClient, name: str, **__: bool) -> None:
+    raise APIError(f"{name}: dial tcp 127.0.0.1: connect: connection refused")
 
 
 async def test_an_image_on_a_base_made_here_is_pulled_where_that_base_is_missing(tmp_path: Path, registry: str) -> None:
@@ -117,6 +148,7 @@ async def test_an_image_on_a_base_made_here_is_pulled_where_that_base_is_missing
         if mark:
             make_base(base, tmp_path / "base", mark)
         (made,) = await images.images_of(task)
+        await images.push_images()
         found = engine().inspect_image(made.base or made.reference)["Config"]["Env"]
         forget_all(made.reference, *filter(None, [made.base]))
         return next(one.removeprefix("MARK=") for one in found if one.startswith("MARK="))

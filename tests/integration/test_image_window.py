@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 from harbortrainer.docker.checks.host import DockerHost, maker
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import image as images
+from harbortrainer.docker.images import origins
 from harbortrainer.docker.images.builds import CACHED, REPOSITORY
 from harbortrainer.docker.images.supply import ImageSupply
 from harbortrainer.docker.images.window import GB, ImageWindow
 from harbortrainer.docker.keeping import cleaning
-from tests.support.docker_parts import BASE, write_task
+from tests.support.docker_parts import BASE, a_run, up, write_task
 from tests.support.own_daemon import own_daemon
 from tests.support.small_disk import daemon_on_small_disk
 
@@ -91,6 +93,35 @@ async def test_what_others_have_stays(tmp_path: Path) -> None:
     assert window.make_room(new, 1, [], [contained, held, named])[1] == {held}
     engine().remove_container(contained_by)
     engine().remove_image("somebody/else:v1")
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are shared where this process may restore their files")
+async def test_the_network_that_later_trials_use_keeps_no_image(tmp_path: Path) -> None:
+    """The second trial's image has a holder; where a trial uses it, the image goes after that trial."""
+    tasks, window, run = sized(tmp_path, 3), ImageWindow(0.001), a_run("window")
+    new = write_task(tmp_path / "new", dockerfile=f"{BASE}RUN echo new\n")
+    for task in tasks[:2]:
+        async with up(task, run):
+            pass
+    assert len(engine().containers()) == 1
+    async with up(tasks[2], run):
+        assert window.make_room(new, 1, [tasks[2]], tasks[:2])[1] == {tasks[0]}
+    assert window.make_room(new, 1, [], tasks)[1] == {*tasks[1:]} and not engine().containers(all=True)
+
+
+@pytest.mark.usefixtures("daemon")
+async def test_a_name_that_a_killed_push_has_left_keeps_no_image(tmp_path: Path) -> None:
+    (task,) = sized(tmp_path, 1)
+    (made,) = await images.images_of(task)
+    engine().tag(made.reference, "127.0.0.1:9/some/tasks", "digest")
+    new = write_task(tmp_path / "new", dockerfile=f"{BASE}RUN echo new\n")
+    assert ImageWindow(0.001).make_room(new, 1, [], [task])[1] == set()
+    origins.set_origins("127.0.0.1:9/some/tasks", None)
+    try:
+        assert ImageWindow(0.001).make_room(new, 1, [], [task])[1] == {task}
+    finally:
+        origins.set_origins(None, None)
 
 
 @pytest.mark.usefixtures("daemon")

@@ -191,3 +191,46 @@ async def test_progress_is_said_while_trials_wait(monkeypatch: pytest.MonkeyPatc
         "task images: those of 1 of the next 3 tasks are ready, 1 under way (b for 0 s); about 1 min for the others; "
         "1 tasks wait for theirs"
     )
+
+
+async def test_trials_start_and_images_are_made_while_others_are_pushed_and_a_run_ends_after_the_last_push() -> None:
+    builder, let, pushed = Builder(), asyncio.Event(), list[list[str]]()
+
+    async def push() -> None:
+        await let.wait()
+        pushed.append([*builder.made])
+
+    async with ImageSupply(builder, 1, 1000.0, print, 9, push=push) as images:
+        async with asyncio.timeout(9.0):
+            assert [await lacking(images, name) for name in "ab"] == ["", ""]
+        assert images.progress.endswith("are ready, 0 under way") and not pushed
+        let.set()
+    assert pushed == [["a", "b"]] * 2
+
+
+async def test_an_image_that_is_being_pushed_stays_and_leaves_no_room_until_it_is_pushed() -> None:
+    builder, let, lines = Builder(), asyncio.Event(), list[str]()
+    shelf = Shelf(1, builder)
+
+    async with ImageSupply(builder, 1, 1000.0, lines.append, 9, shelf, push=lambda: settle(let)) as images:
+        assert await lacking(images, "a") == ""
+        waits = asyncio.create_task(lacking(images, "b"))
+        while not lines:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert not waits.done() and shelf.here == {Path("a")}
+        let.set()
+        assert await waits == "" and shelf.here == {Path("b")}
+
+
+async def settle(let: asyncio.Event) -> None:
+    await let.wait()
+
+
+async def test_no_more_images_are_made_at_once_after_an_outage_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tasks ahead met the daemon's end; their pauses ended at the same time."""
+    monkeypatch.setattr(supply, "PAUSES_SEC", (0.01,))
+    builder = Builder({str(n): [DockerException("gone"), None] for n in range(8)})
+    async with supplying(builder, 2) as images:
+        images.expect([Path(str(n)) for n in range(8)])
+        assert await asyncio.gather(*(lacking(images, str(n)) for n in range(8))) == [""] * 8
+    assert builder.most == 2

@@ -88,7 +88,8 @@ async def _build(paths: Sequence[Path], args: BuildArgs, made: list[Path]) -> di
         window = await in_daemon_thread(ImageWindow, args.images_gb)
         filling = _Filling(window, paths) if args.images is None else None
         works = partial(host.network_works, run_id=run_id)
-        async with ImageSupply(make, n, patience, _say, n_tasks=0, window=filling or window, works=works) as supply:
+        supplying = ImageSupply(make, n, patience, _say, 0, window=filling or window, works=works, push=host.push)
+        async with supplying as supply:
             supply.expect(paths)
             await asyncio.gather(*(supplied(supply, path) for path in paths))
     return found

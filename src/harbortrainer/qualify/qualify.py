@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harbortrainer.docker.images.builds import ImageError
-from harbortrainer.docker.images.image import image_notes, images_of
+from harbortrainer.docker.images.image import image_notes, images_of, push_images
 from harbortrainer.qualify import findings
 from harbortrainer.qualify.arguments import CheckArgs
 from harbortrainer.qualify.attacks import BY_WORK, CODE, files_below, scripts_of, together
@@ -70,6 +70,7 @@ async def _build(
         began, only = time.monotonic(), bool(trials.config.environment_kwargs.get(PREBUILT_ONLY))
         try:
             images = await images_of(task, trials.run_id, only)
+            await push_images()
         except ImageError as error:
             kind, level = (NETWORK, Severity.WARNING) if error.passing else ("build", Severity.ERROR)
             report.add(kind, level, why_not_built(f"task {task.name}: {error}"))

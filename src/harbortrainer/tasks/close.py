@@ -48,7 +48,8 @@ class Known:
 
     def __init__(self, tasks: Sequence[Task], wanted: np.ndarray | None = None) -> None:
         family = families(list(map(identify, tasks)))
-        of_task = {task.name: _all_of(task) if wanted is None else _kept(task, wanted) for task in tasks}
+        key = "" if wanted is None else hashlib.sha256(wanted.tobytes()).hexdigest()[:16]
+        of_task = {task.name: _all_of(task) if wanted is None else _kept(task, wanted, key) for task in tasks}
         of_family: dict[str, list[np.ndarray]] = {}
         for name, grams in of_task.items():
             of_family.setdefault(family[name], []).append(grams)
@@ -59,13 +60,13 @@ class Known:
 
     def nearest(self, grams: np.ndarray) -> str:
         """Return the task with the most of these grams; "" = none has one."""
-        shared = {name: int(np.isin(grams, own).sum()) for name, own in self._of_task.items()} if grams.size else {}
+        shared = {name: _both(grams, own).size for name, own in self._of_task.items()} if grams.size else {}
         best = max(shared, key=lambda name: shared[name], default="")
         return best if best and shared[best] else ""
 
     def task_of(self, text: str) -> str:
         """Return the task that shares words with a text; "" = none."""
-        return self.nearest(np.intersect1d(grams_in(text), self.grams))
+        return self.nearest(_both(grams_in(text), self.grams))
 
 
 def grams_in(text: str) -> np.ndarray:
@@ -74,6 +75,11 @@ def grams_in(text: str) -> np.ndarray:
     if len(words) < WORDS:
         return _NOTHING
     return np.unique((np.lib.stride_tricks.sliding_window_view(words, WORDS) * _FACTORS).sum(1, dtype=np.uint64))
+
+
+def _both(grams: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return what two sorted arrays of different numbers share, without a sort of `others`, which may be millions."""
+    return grams[np.searchsorted(others, grams) < np.searchsorted(others, grams, "right")]
 
 
 def close(tasks: Sequence[Task], others: Sequence[Task]) -> list[Near]:
@@ -85,7 +91,7 @@ def close(tasks: Sequence[Task], others: Sequence[Task]) -> list[Near]:
     related = {one.held_out: (one.train, one.reason) for one in overlaps(list(map(identify, others)), identities)}
     own = {task.name: _grams_of(task) for task in tasks}
     known = Known(others, _union(grams for parts in own.values() for grams in parts.values()))
-    shared = {name: {part: np.intersect1d(g, known.grams) for part, g in parts.items()} for name, parts in own.items()}
+    shared = {name: {part: _both(g, known.grams) for part, g in parts.items()} for name, parts in own.items()}
     common = _common(shared, families(identities))
     found: list[Near] = []
     for name, parts in shared.items():
@@ -130,11 +136,12 @@ def _all_of(task: Task) -> np.ndarray:
     return _union(_grams_of(task).values())
 
 
-def _kept(task: Task, wanted: np.ndarray) -> np.ndarray:
+def _kept(task: Task, wanted: np.ndarray, key: str) -> np.ndarray:
+    """What a task has of `wanted`, which `key` names."""
     if task.venue != FOLDERS:
         return _NOTHING
-    name = f"13-grams {task.digest} {hashlib.sha256(wanted.tobytes()).hexdigest()[:16]}"
-    return np.array(fact(folder_of(task), name, lambda: np.intersect1d(_all_of(task), wanted).tolist()), np.uint64)
+    name = f"13-grams {task.digest} {key}"
+    return np.array(fact(folder_of(task), name, lambda: _both(_all_of(task), wanted).tolist()), np.uint64)
 
 
 @lru_cache(maxsize=4096)

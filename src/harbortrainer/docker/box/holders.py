@@ -35,12 +35,13 @@ class Key:
 
 @dataclass(slots=True)
 class Holder:
-    """A holder. `pid`: of its process on this machine. `files`: Docker's files, as they were made, with their change
-    times.
+    """A holder. `image`: the ID of its image. `pid`: of its process on this machine. `files`: Docker's files, as they
+    were made, with their change times.
     """
 
     id: str
     key: Key
+    image: str
     pid: int
     files: dict[Path, tuple[bytes, int]] = field(default_factory=dict)
     sockets: frozenset[str] = frozenset()  # Docker's own
@@ -120,6 +121,17 @@ class Holders:
         with self._lock:
             self._free[key].append(holder)
 
+    def leave(self, image: str) -> None:
+        """Remove the holders with this image, which is about to go: free ones now, others after their trials."""
+        with self._lock:
+            left = [one for free in self._free.values() for one in free if one.image == image]
+            for one in left:
+                self._free[one.key].remove(one)
+            for one in self._held.values():
+                one.spent |= one.image == image
+        for one in left:
+            self._remove(one)
+
     def failed(self, name: str) -> None:
         """Call it when the container `name` did not start: its holder is removed."""
         with self._lock:
@@ -165,7 +177,7 @@ class Holders:
 def _read(container: str, key: Key) -> Holder:
     """Raises OSError when the daemon's files or processes are not on this machine."""
     found = engine().inspect_container(container)
-    holder = Holder(container, key, first_process(found))
+    holder = Holder(container, key, found["Image"], first_process(found))
     for path in (Path(found[name]) for name in _FILES):
         holder.files[path] = path.read_bytes(), path.stat().st_ctime_ns
     holder.sockets = _sockets(holder.pid)

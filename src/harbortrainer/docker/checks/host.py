@@ -12,7 +12,7 @@ from docker.errors import DockerException
 from harbortrainer.config import Auto
 from harbortrainer.docker.checks.preflight import check_docker
 from harbortrainer.docker.daemon import ping_docker
-from harbortrainer.docker.images.image import Image, image_notes, images_of
+from harbortrainer.docker.images.image import Image, image_notes, images_of, push_images
 from harbortrainer.docker.images.needs import needs_note
 from harbortrainer.docker.images.supply import Window
 from harbortrainer.docker.images.window import ImageWindow
@@ -47,6 +47,9 @@ class EnvironmentHost(Protocol):
         `prebuilt_only`: build none in place of one that cannot be pulled.
         """
         return ()
+
+    async def push(self) -> None:
+        """Push images that were made to the registry of the setting `images`."""
 
     def window(self, images_gb: float | Auto) -> Window | None:
         """Return what bounds the task images on the disk; None = nothing does. Blocking."""
@@ -90,6 +93,7 @@ class DockerHost:
     reap = staticmethod(reap)
     ping = staticmethod(ping_docker)
     build = staticmethod(images_of)
+    push = staticmethod(push_images)
     window = ImageWindow
     network_works = staticmethod(network_works)
 

@@ -32,7 +32,7 @@ from harbortrainer.docker.images.builds import (
     pull,
 )
 from harbortrainer.docker.images.layers import note_made
-from harbortrainer.docker.images.origins import fetch, other_bases, share, with_other_bases
+from harbortrainer.docker.images.origins import fetch, note_fault, other_bases, push_next, share, with_other_bases
 from harbortrainer.docker.images.tmux_image import INSTALL_SEC, with_tmux
 from harbortrainer.docker.keeping.ownership import DIGEST, image_labels
 from harbortrainer.errors import one_line
@@ -42,6 +42,7 @@ from harbortrainer.stopping import in_daemon_thread
 MARK_SEC = 3600.0  # between two tags of an image that is in use
 _FOR_AGENTS = "environment"  # Harbor's name of the folder; a separate verifier's is another one
 _SLACK_SEC = 60.0
+_PUSH_SEC = 1800.0  # longest time for one image
 _under_way: dict[str, asyncio.Task["Image"]] = {}
 _ready: dict[str, "Image"] = {}
 _marked: dict[str, float] = {}  # reference -> clock time
@@ -153,7 +154,7 @@ def _built(source: _Source, digest: str, run_id: str, stop: threading.Event) -> 
                 build(source.folder, reference, image_labels(digest, run_id), stop, other if other != text else "")
                 _refuse_changed(source.folder, digest, reference)
                 note_made(reference, engine().inspect_image(reference)["Id"], time.monotonic() - began)
-    share(reference, there, stop, made)
+    share(reference, there, made)
     return _inspect(reference, fresh)
 
 
@@ -200,6 +201,15 @@ async def images_of(task: Path, run_id: str = "", prebuilt_only: bool = False) -
     given: dict[str, Any] = {"prebuilt_only": prebuilt_only, "run_id": run_id}
     wanted = dict(await asyncio.to_thread(lambda: list(sources(task))))
     return [await task_image(*source, **given, limit_sec=limit_sec) for source, limit_sec in wanted.items()]
+
+
+async def push_images() -> None:
+    """Push the images to the registry that it lacks of those which this process has made or found."""
+    try:
+        while await _in_thread(push_next, _PUSH_SEC, f"an image was not pushed within {_PUSH_SEC:g} s"):
+            pass
+    except LateError as error:
+        note_fault(error)
 
 
 def image_notes(task: str, images: Iterable[Image]) -> Iterator[tuple[str, str]]:

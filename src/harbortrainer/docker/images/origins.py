@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import requests
-from docker.errors import APIError, DockerException
+from docker.errors import APIError, DockerException, ImageNotFound
 from docker.utils import parse_repository_tag
 
 from harbortrainer.docker.daemon import engine, engine_until
@@ -26,11 +26,14 @@ _log = logging.getLogger("harbortrainer")
 
 @dataclass(slots=True)
 class _Origins:
-    """Of this process. `shared`: what the registry is known to have; `said`: a line on a fault of it was logged."""
+    """Of this process. `shared`: what the registry is known to have; `due`: images for it by name, each with its name
+    there and whether it was made now; `said`: a line on a fault of it was logged.
+    """
 
     registry: str = ""
     bases: tuple[tuple[str, str], ...] = ()
     shared: set[str] = field(default_factory=set[str])
+    due: dict[str, tuple[str, bool]] = field(default_factory=dict[str, tuple[str, bool]])
     said: bool = False
 
 
@@ -41,7 +44,7 @@ def set_origins(images: str | None, base_images: str | None) -> None:
     """Take the settings of these names for all images that this process makes from now on. Raises UserError."""
     if images is not None and not _REGISTRY.fullmatch(images):
         raise UserError(f"images={images}: give REGISTRY/PREFIX without a tag, such as registry.example:5000/tasks")
-    _origins.registry, _origins.shared, _origins.said = images or "", set(), False
+    _origins.registry, _origins.shared, _origins.due, _origins.said = images or "", set(), {}, False
     _origins.bases = _read(base_images) if base_images else ()
 
 
@@ -101,34 +104,51 @@ def fetch(reference: str, tag: str, stop: threading.Event) -> bool:
         if stop.is_set():
             raise
         if not _LACKS.search(str(error)):
-            _fault(error)
+            note_fault(error)
         return False
     _origins.shared.add(there)
     return True
 
 
-def share(reference: str, tag: str, stop: threading.Event, made: bool) -> None:
-    """Push an image unless the registry has it; one `made` now takes the place of what the registry has.
-
-    A fault of the registry is none of the image: one line is logged.
-    """
+def share(reference: str, tag: str, made: bool) -> None:
+    """Note that the registry gets an image, unless it has it; one `made` now takes the place of what it has."""
     there = f"{_origins.registry}:{tag}"
-    if not _origins.registry or (there in _origins.shared and not made):
-        return
+    if _origins.registry and (made or there not in _origins.shared):
+        _origins.due[reference] = there, made
+
+
+def push_next(stop: threading.Event) -> bool:
+    """Push one of the images that were noted. Returns whether others are due that can be pushed now.
+
+    After a fault of the registry, of which one line is logged, the image stays noted.
+    """
+    if not _origins.due:
+        return False
+    reference = next(iter(_origins.due))
+    there, made = _origins.due.pop(reference)
     try:
         if made or not _has(there):
-            engine().tag(reference, *parse_repository_tag(there))
-            try:
-                with engine_until(stop) as client:
-                    follow(client.push(there, stream=True, decode=True), f"cannot push image {there}", stop)
-            finally:
-                with contextlib.suppress(DockerException, requests.RequestException):
-                    engine().remove_image(there, noprune=True)
+            _push(reference, there, stop)
+    except ImageNotFound:  # removed meanwhile
+        return True
     except (ImageError, DockerException, requests.RequestException) as error:
+        _origins.due.setdefault(reference, (there, made))
         if stop.is_set():
             raise
-        return _fault(error)
+        note_fault(error)
+        return False
     _origins.shared.add(there)
+    return True
+
+
+def _push(reference: str, there: str, stop: threading.Event) -> None:
+    engine().tag(reference, *parse_repository_tag(there))
+    try:
+        with engine_until(stop) as client:
+            follow(client.push(there, stream=True, decode=True), f"cannot push image {there}", stop)
+    finally:
+        with contextlib.suppress(DockerException, requests.RequestException):
+            engine().remove_image(there, noprune=True)
 
 
 def _has(there: str) -> bool:
@@ -141,7 +161,13 @@ def _has(there: str) -> bool:
     return True
 
 
-def _fault(error: Exception) -> None:
+def is_of_registry(name: str) -> bool:
+    """Return whether a name is one in the registry: an image has it while it is pushed, or since a killed push."""
+    return bool(_origins.registry) and name.startswith(f"{_origins.registry}:")
+
+
+def note_fault(error: Exception) -> None:
+    """Log the first fault of the registry."""
     if not _origins.said:
         _origins.said = True
         _log.warning("images=%s: %s; images are made here as without it", _origins.registry, one_line(error))

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,8 +77,11 @@ class ImageSupply:
         n_tasks: int,
         window: Window | None = None,
         works: Works = unknown,
+        push: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`n_tasks`: of the run; `say` gets lines for the user; `window`: None = all images have room."""
+        """`n_tasks`: of the run; `say` gets lines for the user; `window`: None = all images have room; `push`
+        sends what was made to a registry, while the task's images stay and its trials run.
+        """
         self._make, self._n, self._patience_sec, self._say = make, n_parallel, patience_sec, say
         self._n_tasks = n_tasks
         self._orders: dict[Path, _Order] = {}
@@ -85,12 +89,14 @@ class ImageSupply:
         self._expected: Sequence[Path] = ()
         self._making: dict[Path, asyncio.Task[None]] = {}
         self._pausing = 0  # of `_making`
+        self._rested = deque[asyncio.Event]()  # of those that pause no more, and wait for a place
         self._made_at = 0.0  # the loop's time at which an image was made last
         self._seconds: list[float] = []  # that images took
         self._fault: EnvironmentFault | None = None
         self._telling: asyncio.Task[None] | None = None
         self._closed = False
-        self._window, self._works = window, works
+        self._window, self._works, self._push = window, works, push
+        self._pushing = asyncio.Lock()
         self._evicting = asyncio.Lock()
         self._full = False  # until trials end, what is only expected has no room
         self._freed = asyncio.Event()  # trials or builds have ended since it was cleared
@@ -100,8 +106,11 @@ class ImageSupply:
         self._telling = asyncio.create_task(self._tell(), name="images")
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, fault: object, *_: object) -> None:
         self._closed = True
+        pushed = [making for task, making in self._making.items() if self._order(task).settled.is_set()]
+        if fault is None:
+            await asyncio.gather(*pushed)
         await cancel_all([*self._making.values(), *filter(None, [self._telling])])
 
     def expect(self, tasks: Sequence[Path]) -> None:
@@ -155,8 +164,14 @@ class ImageSupply:
         return self._orders.setdefault(task, _Order(task))
 
     def _fill(self) -> None:
-        while not self._closed and len(self._making) - self._pausing < self._n and (order := self._next()):
-            self._making[order.task] = asyncio.create_task(self._settle(order), name=f"image of {order.task.name}")
+        while not self._closed and len(self._making) - self._pausing < self._n:
+            if self._rested:
+                self._pausing -= 1
+                self._rested.popleft().set()
+            elif order := self._next():
+                self._making[order.task] = asyncio.create_task(self._settle(order), name=f"image of {order.task.name}")
+            else:
+                break
 
     def _next(self) -> _Order | None:
         orders = map(self._order, (*self._waiting, *(() if self._full else self._expected)))
@@ -173,6 +188,8 @@ class ImageSupply:
                 _log.warning("task %s is left out of the run: %s", order.task.name, order.lacking)
             self._judge()
             order.settled.set()
+            if self._push and not order.lacking:
+                await self._pushed(self._push)
         finally:
             del self._making[order.task]
             self._freed.set()
@@ -194,10 +211,15 @@ class ImageSupply:
             if not self._small:
                 self._small = True
                 self._say(TOO_SMALL)
-            if at_once <= 1 and not any(one.holders and one.settled.is_set() for one in self._orders.values()):
-                return True  # nothing ends before it
+            if at_once <= 1 and not self._ending():
+                return True
             await self._paused(self._until_freed())
         return True
+
+    def _ending(self) -> bool:
+        """Say whether trials or pushes are under way, whose images can be removed after them."""
+        orders = self._orders.values()
+        return any(one.settled.is_set() and (one.holders or one.task in self._making) for one in orders)
 
     async def _evict(self, order: _Order, at_once: int, window: Window) -> bool:
         """Whether the images of the task have room now."""
@@ -214,6 +236,15 @@ class ImageSupply:
         for one in map(self._order, gone):
             one.lacking, one.settled = None, asyncio.Event()
         return fits
+
+    async def _pushed(self, push: Callable[[], Awaitable[None]]) -> None:
+        self._pausing += 1
+        self._fill()
+        try:
+            async with self._pushing:
+                await push()
+        finally:
+            self._pausing -= 1
 
     async def _until_freed(self) -> None:
         await self._freed.wait()
@@ -247,13 +278,17 @@ class ImageSupply:
             await self._has_room(order)
 
     async def _paused(self, pause: Coroutine[Any, Any, None]) -> None:
-        """Let another image be made meanwhile."""
+        """Let other images be made meanwhile, and until this one may be made again."""
         self._pausing += 1
         self._fill()
+        place = asyncio.Event()
         try:
             await pause
+            self._rested.append(place)
+            self._fill()
+            await place.wait()
         finally:
-            self._pausing -= 1
+            self._pausing -= not place.is_set()
 
     def _judge(self) -> None:
         """End the run when too many of its first tasks have no image: the machine, not the tasks, is at fault then."""
@@ -280,8 +315,9 @@ class ImageSupply:
         ahead = dict.fromkeys((*self._waiting, *self._expected))
         left = sum(not self._order(task).settled.is_set() for task in ahead)
         line = f"task images: those of {len(ahead) - left} of the next {len(ahead)} tasks are ready"
-        line += f", {len(self._making)} under way"
-        if oldest := min(map(self._order, self._making), key=lambda order: order.began, default=None):
+        making = [order for order in map(self._order, self._making) if not order.settled.is_set()]
+        line += f", {len(making)} under way"
+        if oldest := min(making, key=lambda order: order.began, default=None):
             line += f" ({oldest.task.name} for {asyncio.get_running_loop().time() - oldest.began:.0f} s)"
         if self._seconds and left:
             mean = sum(self._seconds[-FIRST:]) / len(self._seconds[-FIRST:])

@@ -78,7 +78,7 @@ def with_tmux(base: str, run_id: str, stop: threading.Event) -> tuple[str, bool]
             follow(events, "", stop)
     except (APIError, ImageError) as error:
         raise ImageError(f"cannot add tmux to {base}: {_last_line(str(error))}") from error
-    share(name, tag, stop, made=False)
+    share(name, tag, made=False)
     return name, True
 
 

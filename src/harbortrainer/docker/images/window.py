@@ -15,11 +15,13 @@ from pathlib import Path
 from docker.errors import APIError, ImageNotFound
 
 from harbortrainer.config import AUTO, Auto
+from harbortrainer.docker.box.container import HOLDERS
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.builds import CACHED, REPOSITORY, fetched, prune_builds
 from harbortrainer.docker.images.image import forget
 from harbortrainer.docker.images.inventory import has_images, names_of
 from harbortrainer.docker.images.layers import layers
+from harbortrainer.docker.images.origins import is_of_registry
 from harbortrainer.docker.images.steps import lock_file
 from harbortrainer.docker.images.tmux_image import tmux_reference
 from harbortrainer.docker.keeping.disk_guard import Space, free_space, reserve_of
@@ -116,7 +118,7 @@ class ImageWindow:
         for image, tags in listed:
             need |= {tmux_reference(image["Id"]): need[tag] for tag in tags if tag in need}
         for image, tags in listed:
-            names = tuple(tag for tag in tags if tag.startswith(f"{REPOSITORY}:") or tag in ours)
+            names = tuple(tag for tag in tags if tag.startswith(f"{REPOSITORY}:") or tag in ours or is_of_registry(tag))
             if names:
                 first = min(need.get(name, _NEVER) for name in names) if len(names) == len(tags) else -1
                 found.append(_Kept(image["Id"], names, first, image["Created"]))
@@ -128,6 +130,7 @@ class ImageWindow:
             try:
                 for name in one.names:
                     fcntl.flock(locks.enter_context(lock_file(name, _HELD)), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                HOLDERS.leave(one.id)
                 for name in one.names:
                     with contextlib.suppress(ImageNotFound):
                         engine().remove_image(name)

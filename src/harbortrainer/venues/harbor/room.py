@@ -75,9 +75,8 @@ class HarborRoom:
             if config.hosts == "none":
                 window = await in_daemon_thread(self._docker.window, config.images_gb)
             works = partial(self._docker.network_works, run_id=self._run_id)
-            supply = ImageSupply(
-                make, builds_at_once(), config.outage_limit_sec, say, n_tasks=len(folders), window=window, works=works
-            )
+            patience, n_tasks, push = config.outage_limit_sec, len(folders), self._docker.push
+            supply = ImageSupply(make, builds_at_once(), patience, say, n_tasks, window=window, works=works, push=push)
             try:
                 network = in_daemon_thread(self._docker.open_network, folders)
                 await asyncio.gather(warm_up(config), network)
