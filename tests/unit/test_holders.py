@@ -23,7 +23,7 @@ def ready(monkeypatch: pytest.MonkeyPatch) -> Holders:
     """A trial has ended, so the next one may have a holder."""
     monkeypatch.setattr(holders.os, "geteuid", lambda: 0)
     use_engine(monkeypatch, FakeEngine())
-    monkeypatch.setattr(holders, "_read", lambda made, key: Holder(made, key, pid=1))
+    monkeypatch.setattr(holders, "_read", lambda made, key: Holder(made, key, "sha256:0", pid=1))
     all_of_them = Holders()
     all_of_them.ended("first", KEY)
     return all_of_them

@@ -33,7 +33,7 @@ def test_defaults_are_valid():
         ({"enable_summarize": True, "proactive_summarization_threshold": 40000}, ["proactive_summarization_threshold"]),
         ({"n_epochs": 0}, ["n_epochs=0", "above 0"]),
         ({"skyrl_tx_url": "http://a"}, ["skyrl_tx_url=http://a", "set backend=skyrl-tx"]),
-        ({"backend": "skyrl-tx", "tinker_base_url": "https://a"}, ["tinker_base_url=https://a", "set backend=tinker", "skyrl_tx_url"]),
+        ({"backend": "skyrl-tx", "tinker_base_url": "https://a"}, ["=https://a", "backend=tinker", "skyrl_tx_url"]),
         ({"run_name": "a/b"}, ["run_name=a/b", "name of one folder", "logs_dir"]),
         ({"trial_timeout_sec": -1.0}, ["trial_timeout_sec=-1.0"]),
         ({"max_steps_off_policy": -1}, ["max_steps_off_policy=-1: must be 0 or more"]),
