@@ -6,9 +6,11 @@ Which are active: `server/launch.py --repairs`. The registry names modules witho
 process must not load JAX.
 """
 
+import hashlib
 import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 SKYRL_VERSION = "0.4.0"  # whose seams the repairs know
 
@@ -269,6 +271,14 @@ def chosen(text: str) -> list[str]:
             f"--repairs {text}: {', '.join(unknown) or 'no name'} unknown; all, none, or {','.join(NAMES)}"
         )
     return [name for name in NAMES if name in ("sdk", *names)]
+
+
+def code_of(folder: Path) -> str:
+    """A digest of the programs in the folder `server`, with the repairs."""
+    found = hashlib.sha256()
+    for file in sorted([*folder.glob("*.py"), *folder.glob("repairs/*.py")]):
+        found.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
 
 
 def apply(process: str, names: Iterable[str]) -> None:

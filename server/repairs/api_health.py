@@ -10,17 +10,19 @@ import asyncio
 import importlib.metadata
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from skyrl.tinker import api
 
-from repairs import positions
+from repairs import code_of, positions
 from repairs.api_limits import context_limit, fitting, model_config
 from repairs.api_load import read_load
 from repairs.api_routes import open_endpoint
 from repairs.sdk_models import ALPHA
 
 INSTANCE = uuid.uuid4().hex  # a new one with every start
+CODE = code_of(Path(__file__).parents[1])  # what is measured of a server holds for this code alone
 
 
 def load_and_memory() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -56,6 +58,7 @@ def apply(repairs: list[str], skyrl: str) -> None:
             "name": "harbortrainer",
             "skyrl": skyrl,
             "repairs": repairs,
+            "code": CODE,
             "instance": INSTANCE,
             "base_model": config.base_model,
             "max_lora_rank": config.backend_config.get("max_lora_rank", 32),

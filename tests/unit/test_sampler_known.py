@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+import repairs
 from harbortrainer.backend.contract import SELF_HOSTED, sampler_name
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import probe
@@ -41,6 +42,19 @@ async def test_the_cached_contract_is_of_one_sampler(monkeypatch: pytest.MonkeyP
         answers(monkeypatch, {"name": "harbortrainer", "sampler": sampler}, state)
         prints.append((await probe.identify("http://a:1")).fingerprint)
     assert prints[1] == prints[2] and len(set(prints)) == 3
+
+
+async def test_the_cached_contract_is_of_one_code_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a repair changes is measured again."""
+    (tmp_path / "repairs").mkdir()
+    prints = []
+    for text in ("1", "1", "2"):
+        (tmp_path / "repairs" / "losses.py").write_text(text)
+        answers(monkeypatch, {"name": "harbortrainer", "code": repairs.code_of(tmp_path)})
+        prints.append((await probe.identify("http://a:1")).fingerprint)
+    assert prints[0] == prints[1] != prints[2]
 
 
 async def test_a_server_that_is_started_again_while_it_is_measured_leaves_no_report(
