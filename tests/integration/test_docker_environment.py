@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 
+from harbortrainer.docker.box.container import is_running
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import image as images
 from harbortrainer.docker.images.builds import ImageError
@@ -146,6 +148,22 @@ async def test_a_container_that_goes_down_during_a_command_is_a_fault_and_no_exi
         engine().kill(container)
         with pytest.raises(RuntimeError, match="went down while a command ran in it"):
             await running
+
+
+async def test_a_container_whose_end_the_daemon_does_not_know_yet_is_down(tmp_path: Path) -> None:
+    """Otherwise its policy would have ended the terminal, and the trial would be graded."""
+    async with up(write_task(tmp_path / "late"), RUN) as environment:
+        first = engine().inspect_container(environment.container)["State"]["Pid"]
+        shim = int(Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(shim, signal.SIGSTOP)
+        try:
+            os.kill(first, signal.SIGKILL)
+            asked = asyncio.create_task(asyncio.to_thread(is_running, environment.container))
+            await asyncio.wait([asked], timeout=0.3)
+            assert engine().inspect_container(environment.container)["State"]["Running"]
+        finally:
+            os.kill(shim, signal.SIGCONT)
+        assert not await asked
 
 
 async def test_a_working_directory_that_is_not_there_is_told(tmp_path: Path) -> None:

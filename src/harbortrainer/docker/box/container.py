@@ -20,6 +20,7 @@ from harbortrainer.docker.box.terminals import limit_terminals
 from harbortrainer.docker.daemon import engine, first_process, remove_container
 from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.images.volumes import without_volumes
+from harbortrainer.docker.integrity.living import fields_of
 from harbortrainer.docker.keeping.ownership import RUN_ID, TRIAL, labels
 from harbortrainer.docker.network.bridge import forget_network, trial_network
 from harbortrainer.errors import UserError
@@ -40,6 +41,8 @@ _WITH_SHELL = (
     "exec </dev/null >/dev/null 2>&1 3<&- 4>&- 5>&-; set +m; trap '' CHLD; exec sleep 1000000000\"; "
     "exec sleep 1000000000 </dev/null >/dev/null 2>&1"
 )
+_EXITING = 0x4  # PF_EXITING of Linux's include/linux/sched.h
+_LATE_SEC, _NAP_SEC = 5.0, 0.1  # after which a daemon knows that a container has ended
 _ENTRYPOINT_COMMAND = ("sh", "-c", "sleep infinity")  # Harbor's
 # Docker's default set without MKNOD, NET_RAW (packets of other containers) and SETPCAP. Package managers, su, and
 # daemons that change user and listen below 1024 work with it.
@@ -216,8 +219,22 @@ def _host_config(spec: ContainerSpec, network: str) -> dict[str, Any]:
 
 
 def is_running(name: str) -> bool:
-    """Raises docker.errors.APIError when the container was removed."""
-    return engine().inspect_container(name)["State"]["Running"]
+    """Return whether the container runs; where its first process is no more, after the daemon knows it, too.
+
+    Raises docker.errors.APIError when the container was removed.
+    """
+    give_up = time.monotonic() + _LATE_SEC
+    while (state := engine().inspect_container(name)["State"])["Running"] and not _lives(state["Pid"]):
+        if time.monotonic() > give_up:
+            return True  # its processes are of another machine
+        time.sleep(_NAP_SEC)
+    return state["Running"]
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process of this machine has not begun to end."""
+    fields = fields_of(pid)
+    return fields is not None and fields[0] not in "ZX" and not int(fields[6]) & _EXITING
 
 
 def committed(name: str, run_id: str) -> str:

@@ -30,7 +30,10 @@ SETTLE_SEC = 60.0  # for what a busy machine starves
 FULL = 0.8  # of the limit, which counts threads too
 _AWAY = f"{EnvironmentPaths().logs_dir}/.before"  # where full folders of these names go
 _TESTS, _REWARDS = str(EnvironmentPaths.tests_dir), str(EnvironmentPaths.verifier_dir)
-_SOLUTION = f"{EnvironmentPaths().solution_dir}/"
+_OF_TRAINER = (
+    f"{EnvironmentPaths().solution_dir}/",
+    f"{EnvironmentPaths().agent_dir}/",
+)  # a script and its log are no work
 _log = logging.getLogger("harbortrainer")
 # Ends the user's processes that have the mode in their environment, which only a verifier's have, and looks again until
 # none shows it: a killed process can be read until it was given a processor to end on. Builtins only.
@@ -179,7 +182,7 @@ class AgentPhases:
         await self.note_changes()  # also what services write as they start
         assert self.found is not None and self._image is not None
         changed = {one.path for one in self.found.changes if not is_made_anew(one.path)} | set(self.mounted)
-        paths = {path for path in changed if not f"{path}/".startswith(_SOLUTION)}  # its own script is no work
+        paths = {path for path in changed if not f"{path}/".startswith(_OF_TRAINER)}
         ports = frozenset(port for one in left for port in one.ports)
         names = frozenset(one.name for one in left if not one.ports)
         sockets = frozenset(without_numbers(name) for one in left for name in one.sockets if name.startswith("@"))
