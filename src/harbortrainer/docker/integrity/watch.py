@@ -71,8 +71,7 @@ class Seen:
     verification wrote; `changed`: or made, deleted or given rights. `sockets`: on which they began to listen, as
     "tcp PORT" or "unix NAME". `passed`: paths at which verification opened files that it had not made, and at which
     nothing is any more; `links`: how many symbolic ones they made. `left`: of `late`, what was in /dev before, and no
-    device. `unseen_memory`: they did more than was seen, on a
-    machine where that is seen.
+    device. `unseen_memory`: they did more than was seen, on a machine where that is seen.
     """
 
     opened: Mapping[str, int] | None = None

@@ -64,7 +64,7 @@ class Watch:
 
     `tampered`: what processes of the policy did to what is verification's own. `overflow`: what was opened is not
     known. `unseen`: they did more than was seen. `own`: what is in OWN before verification writes there; `late`: files
-    elsewhere that processes of the policy wrote, in SHARED also before; `made`: inodes that others wrote.
+    elsewhere that processes of the policy wrote, in /dev also before; `made`: inodes that others wrote.
     `lost`: the kernel lost events.
     """
 
@@ -209,9 +209,10 @@ class Watch:
         if path.startswith("/proc/"):
             return
         if self.trace is not None:
-            self.opened.add((path, os.fstat(event.file).st_ino))
+            device, inode = _file_of(event)
+            self.opened.add((path, inode))
             if path.startswith(TESTS):
-                self._tests[path] = _file_of(event)
+                self._tests[path] = device, inode
         if len(readers) == MOST_READERS or self._is_library(path, event):
             self.marks.leave_file(event.file)
 
