@@ -9,7 +9,7 @@ from typing import IO
 
 OPAQUE = "trusted.overlay.opaque"  # of a folder that hides those of lower layers
 MAX_CONTENT = 8 * 1024 * 1024  # of a file that is read into memory
-_MOST_IMAGES = 8
+_MOST_LAYERS = 256  # the first one of each container is its own
 
 
 def way(path: str) -> Iterator[str]:
@@ -21,10 +21,9 @@ def way(path: str) -> Iterator[str]:
         yield path
 
 
-@functools.lru_cache(_MOST_IMAGES)
-def _all_names(lowers: tuple[str, ...]) -> frozenset[str]:
-    walks = (folders + files for lower in lowers for _, folders, files in os.walk(lower))
-    return frozenset(name for names in walks for name in names)
+@functools.lru_cache(_MOST_LAYERS)
+def _names_below(lower: str) -> frozenset[str]:
+    return frozenset(name for _, folders, files in os.walk(lower) for name in folders + files)
 
 
 class ImageFiles:
@@ -60,9 +59,9 @@ class ImageFiles:
             if opaque:
                 return
 
-    def all_names(self) -> frozenset[str]:
-        """Return names of all entries, wherever they are; also of those that an upper layer hides."""
-        return _all_names(self._lowers)
+    def has_name(self, name: str) -> bool:
+        """Return whether an entry has the name, wherever it is; also one that an upper layer hides."""
+        return any(name in _names_below(lower) for lower in self._lowers)
 
     def names(self, folder: str) -> set[str]:
         """Return names of the image's entries in `folder`."""

@@ -67,7 +67,7 @@ class Survey:
 
     def is_new_name(self, name: str) -> bool:
         """Return whether no file of the image has it; false where that cannot be read."""
-        return self.layer.image is not None and name not in self.layer.image.all_names()
+        return self.layer.image is not None and not self.layer.image.has_name(name)
 
     @functools.cached_property
     def made(self) -> frozenset[str]:
