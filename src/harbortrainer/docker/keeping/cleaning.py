@@ -303,12 +303,17 @@ async def remove_after(
 
 
 async def drain(patience_sec: float = DRAIN_SEC) -> None:
-    """Wait for all removals in progress; after `patience_sec`, give up those that the daemon does not answer.
+    """Wait for all removals in progress; after `patience_sec`, say so, and give up what the daemon does not answer.
 
     Call it once, at the end of a run; the reaper comes after it.
     """
     loop, given_up = asyncio.get_running_loop(), removals().given_up
-    timer = loop.call_later(patience_sec, given_up.set)
+
+    def be_late() -> None:
+        given_up.set()
+        _log.warning("the trials are over; Docker has yet to remove %s", counted(len(_pending), "containers"))
+
+    timer = loop.call_later(patience_sec, be_late)
     try:
         while mine := [task for task in _pending if task.get_loop() is loop]:
             await asyncio.wait(mine)
