@@ -177,12 +177,15 @@ class RunState(TrialObserver):
 class LiveView(Live):
     """Draws the view twice a second. `notes`: more rows; a thread that prints holds `lock`."""
 
-    def __init__(self, console: Console, state: RunState, notes: Callable[[], Notes], lock: threading.RLock) -> None:
+    def __init__(
+        self, console: Console, state: RunState, notes: Callable[[], Notes], lock: threading.RLock,
+        refresh_sec: float = REFRESH_SEC,
+    ) -> None:  # fmt: skip
         super().__init__(
             self, console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False,
             vertical_overflow="visible",
         )  # fmt: skip
-        self._state, self._notes, self._drawing = state, notes, lock
+        self._state, self._notes, self._drawing, self._refresh_sec = state, notes, lock, refresh_sec
         self._widths: list[int] = []  # of the lines on the screen
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_drawing, name="live view", daemon=True)
@@ -207,7 +210,7 @@ class LiveView(Live):
 
     def _keep_drawing(self) -> None:
         with contextlib.suppress(OSError):
-            while not self._over.wait(REFRESH_SEC):
+            while not self._over.wait(self._refresh_sec):
                 self.draw()
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
