@@ -129,7 +129,8 @@ class Screen:
         self.console = console_of(Pane(self.terminal))
         self.console.size = ConsoleDimensions(columns, height)
         self.lock = threading.RLock()
-        self.live = LiveView(self.console, state, lambda: {"Ctrl-C": "ends it"}, self.lock, refresh_sec)
+        self.live = LiveView(self.console, state, lambda: {"Ctrl-C": "ends it"}, self.lock)
+        self.live.refresh_sec = refresh_sec
 
     def resize(self, columns: int) -> None:
         """As a terminal that folds what it shows; the cursor stays behind the last line of the view."""

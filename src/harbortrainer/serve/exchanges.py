@@ -22,8 +22,7 @@ class Exchanges:
 
     def __init__(self, new: Callable[[], Conversation], template: ChatTemplate, at_once: int, kept: int = KEPT) -> None:
         """`new`: an empty conversation; `at_once`: answers sampled at the same time."""
-        self._new, self._prompts = new, Prompts(template, needs_tools=False)
-        self._at_once, self._kept = at_once, kept
+        self._new, self._prompts, self._at_once, self._kept = new, Prompts(template, needs_tools=False), at_once, kept
         self._open: OrderedDict[str, Exchange] = OrderedDict()
         self.conversation = new()  # its limits and clock
 

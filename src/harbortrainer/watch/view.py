@@ -23,7 +23,6 @@ from harbortrainer.rollout.gates import TrialObserver, TrialState
 N_REWARDS = 60  # steps in the sparkline
 N_HOSTS = 6  # shown by name, those with the most trials
 N_STEPS = 10  # steps in the estimate of the remaining time
-REFRESH_SEC = 0.5
 END_LIMIT_SEC = 2.0  # wait this long for the thread: a stopped terminal (Ctrl-S) takes nothing
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"  # for terminals without UTF-8
@@ -177,15 +176,14 @@ class RunState(TrialObserver):
 class LiveView(Live):
     """Draws the view twice a second. `notes`: more rows; a thread that prints holds `lock`."""
 
-    def __init__(
-        self, console: Console, state: RunState, notes: Callable[[], Notes], lock: threading.RLock,
-        refresh_sec: float = REFRESH_SEC,
-    ) -> None:  # fmt: skip
+    refresh_sec = 0.5
+
+    def __init__(self, console: Console, state: RunState, notes: Callable[[], Notes], lock: threading.RLock) -> None:
         super().__init__(
             self, console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False,
             vertical_overflow="visible",
         )  # fmt: skip
-        self._state, self._notes, self._drawing, self._refresh_sec = state, notes, lock, refresh_sec
+        self._state, self._notes, self._drawing = state, notes, lock
         self._widths: list[int] = []  # of the lines on the screen
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_drawing, name="live view", daemon=True)
@@ -210,7 +208,7 @@ class LiveView(Live):
 
     def _keep_drawing(self) -> None:
         with contextlib.suppress(OSError):
-            while not self._over.wait(self._refresh_sec):
+            while not self._over.wait(self.refresh_sec):
                 self.draw()
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
