@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.errors import DockerException
 from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.models.agent.context import AgentContext
 
@@ -24,7 +25,7 @@ from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.quarantine import UNANSWERED
 from harbortrainer.venues.harbor import installed
 from harbortrainer.venues.harbor.agent_session import LAST_OUTPUT, AgentSession
-from tests.support.fake_engine import use_engine
+from tests.support.fake_engine import FakeEngine, use_engine
 from tests.support.tools import TOOLS
 from tests.support.virtual_time import in_virtual_time
 from tests.support.wire_parts import exchange_of
@@ -94,6 +95,7 @@ def test_an_agent_that_never_asked_in_its_time_shows_limit_and_log(tmp_path: Pat
     assert detail.startswith("the agent never asked the policy in the 90 s that it had (trial_timeout_sec, or")
     assert detail.endswith(": " + ("noise " * 50 + "waits for a key")[-LAST_OUTPUT:])
     assert session(failure="exit 1").classify(ended)[1] == "the agent never asked the policy: exit 1"
+    assert session().classify(result())[1] == "the agent never asked the policy"
 
 
 async def test_an_agent_that_got_a_title_and_no_answer_of_its_own_never_asked() -> None:
@@ -205,7 +207,7 @@ async def test_a_container_in_which_no_command_runs_any_more_is_graded_while_it_
 
 
 @pytest.mark.parametrize("used", [False, True])
-def test_a_daemon_behind_a_forwarded_socket_is_reached_through_the_relay(
+async def test_a_daemon_behind_a_forwarded_socket_is_reached_through_the_relay(
     used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`ssh -L` gives the socket file of another machine's daemon: its processes have other numbers here, or none."""
@@ -213,8 +215,16 @@ def test_a_daemon_behind_a_forwarded_socket_is_reached_through_the_relay(
         "State": {"Pid": os.getpid() if used else 2**30},
         "HostnamePath": "/var/lib/docker/containers/0123/hostname",
     }
-    use_engine(monkeypatch, SimpleNamespace(inspect_container=lambda _: state))
+
+    class Engine(FakeEngine):
+        def inspect_container(self, _: str) -> dict[str, Any]:
+            return state
+
+    use_engine(monkeypatch, Engine())
     assert listen_in("c", 1) is None
+    one = replace(session(TURN), endpoint=SimpleNamespace(open=lambda *_: "k"))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(DockerException, match="exec_create"):  # of the relay's program
+        await one.open("c")
 
 
 @pytest.mark.parametrize("error", [ShutOut("the port is taken"), NoPython("container c has no python3")])

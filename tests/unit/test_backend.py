@@ -13,6 +13,7 @@ from harbortrainer.backend.faults import awaited, no_weights
 from harbortrainer.config import Config
 from harbortrainer.errors import BackendError, ServerLost, UserError
 from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.stats import student_quantile
 from tests.support.fakes import STOCK
 
 
@@ -119,6 +120,17 @@ async def test_sdk_errors_become_one_plain_line(error, words):
     with pytest.raises(BackendError, match=words) as raised:
         await awaited("optim_step", fail(), 1.0)
     assert str(raised.value).startswith("optim_step: ") and "\n" not in str(raised.value)
+
+
+async def test_a_bug_of_this_package_keeps_its_traceback():
+    """The probe computes while a call is awaited."""
+
+    async def fail() -> None:
+        student_quantile(0.95, 0)
+
+    with pytest.raises(ValueError, match="0 degrees of freedom") as raised:
+        await awaited("measuring the server", fail(), 1.0)
+    assert not isinstance(raised.value, BackendError)
 
 
 async def test_a_server_that_hangs_is_named_by_what_was_waited_for():

@@ -29,3 +29,9 @@ def test_a_daemon_that_is_not_there_is_one_line(command, capsys, monkeypatch, tm
     assert main(["doctor", command]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: Docker is not running") and error.count("\n") == 1
+
+
+def test_a_server_that_is_not_there_is_one_line(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "backend=skyrl-tx", "skyrl_tx_url=http://127.0.0.1:9"]) == 2
+    assert "connection refused" in capsys.readouterr().err

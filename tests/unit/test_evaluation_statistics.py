@@ -12,6 +12,7 @@ from harbortrainer.stats import (
     estimate_mean,
     estimate_pass_at_k,
     estimate_reward,
+    normal_quantile,
     pass_at_k,
     student_quantile,
     task_pass_at_k,
@@ -62,6 +63,11 @@ def test_a_task_with_fewer_than_k_trials_has_no_pass_at_k():
 )
 def test_student_quantiles(level, degrees, expected):
     assert student_quantile(level, degrees) == pytest.approx(expected, abs=1e-4)
+
+
+def test_student_becomes_normal():
+    assert student_quantile(0.95, 1999) == pytest.approx(normal_quantile(0.95), abs=2e-3)
+    assert student_quantile(0.95, 5000) == normal_quantile(0.95)
 
 
 def test_one_trial_a_task_is_wilsons_interval():

@@ -44,6 +44,7 @@ async def test_a_forgotten_conversation_is_read_as_text() -> None:
     served, client = desk(["one", "two", "three"], kept=1)
     await served.say(asks("a"))
     await served.say(asks("b"))
+    assert len(served._open) == 1
     assert (await served.say(asks("a", "one", "more"))).text == "three"
     assert len(client.requests) == 3
 
