@@ -49,14 +49,14 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 def run(recorder: Recorder, tmp_path: Path) -> Callable[..., int]:
     tasks = copy_tasks(tmp_path / "tasks", *TASKS)
 
-    def command(*arguments: str) -> int:
+    def command(*arguments: str, server: type[FakeServer] = KnowsAll) -> int:
         recorder.events.clear()
         given = {name.partition("=")[0] for name in arguments}
         usual = {"model_name": "models/one", "tasks_dir": str(tasks), "out": str(tmp_path / "out"), "trials": "2"}
         usual |= {"backend": "skyrl-tx", "skyrl_tx_url": "http://here:1"}
         if arguments and arguments[0] in ("show", "export"):
             return main(["evaluate", *arguments])
-        outside = fake_outside(recorder, KnowsAll(recorder))
+        outside = fake_outside(recorder, server(recorder))
         fields = [*arguments, *(f"{k}={v}" for k, v in usual.items() if k not in given)]
         return run_command(lambda: session.evaluate(parse(fields), outside))
 

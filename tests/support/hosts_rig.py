@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, override
@@ -45,6 +46,16 @@ class Loop(VirtualLoop):
 def in_virtual_time(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     with asyncio.Runner(loop_factory=Loop) as runner:
         runner.run(work())
+
+
+def virtually(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
+    """A test in virtual time."""
+
+    @functools.wraps(test)
+    def run(tmp_path: Path) -> None:
+        in_virtual_time(lambda: test(tmp_path))
+
+    return run
 
 
 class Client:

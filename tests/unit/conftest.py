@@ -11,6 +11,7 @@ from tests.support.report_walk import Walk, walker
 
 END = "-----END CERTIFICATE-----\n"
 SHORT = {  # seconds between two tries or looks, which nothing here needs
+    "harbortrainer.backend.health": {"POLL_SEC": 0.02},
     "harbortrainer.docker.box.relay": {"PAUSE_SEC": 0.01},
     "harbortrainer.docker.daemon": {"FIRST_PAUSE_SEC": 0.001, "LONGEST_PAUSE_SEC": 0.005},
     "harbortrainer.docker.images.supply": {"PAUSES_SEC": (0.001, 0.001)},

@@ -73,25 +73,20 @@ async def test_every_command_of_the_terminal_has_a_limit(tmp_path: Path) -> None
     assert max(rig.environment.limits) == 10 + EXEC_MARGIN_SEC
 
 
-async def test_an_answer_is_one_command_of_the_container(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, [answer("a\n", "b\n"), DONE, DONE])
-    assert await rig.run() == "done"
-    assert len(rig.environment.commands) == 2 + len(rig.llm.turns)  # start, first screen, and the turns'
-
-
-async def test_a_terminal_that_cannot_be_read_is_the_infrastructures(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("failing", "said", "words"),
+    [
+        ("capture-pane", "Cannot connect to the Docker daemon", "Docker daemon"),
+        ("send-keys", "failed 0\ncontainer is not running", r"typing .* failed with 1: failed 0\scontainer"),
+    ],
+)
+async def test_a_terminal_that_cannot_be_used_is_the_infrastructures(
+    tmp_path: Path, failing: str, said: str, words: str
+) -> None:
     def reply(command: str) -> tuple[int, str]:
-        return (1, "Cannot connect to the Docker daemon") if "capture-pane" in command else (0, "up\nalive")
+        return (1, said) if failing in command else (0, "up\nalive" if failing == "capture-pane" else "40\n$ ")
 
-    with pytest.raises(RuntimeError, match="Docker daemon"):
-        await Rig(tmp_path, [DONE], reply).run()
-
-
-async def test_a_terminal_that_cannot_be_typed_into_is_the_infrastructures(tmp_path: Path) -> None:
-    def reply(command: str) -> tuple[int, str]:
-        return (1, "failed 0\ncontainer is not running") if "send-keys" in command else (0, "40\n$ ")
-
-    with pytest.raises(RuntimeError, match=r"typing into the terminal failed with 1: failed 0\scontainer"):
+    with pytest.raises(RuntimeError, match=words):
         await Rig(tmp_path, [answer("ls\n")], reply).run()
 
 

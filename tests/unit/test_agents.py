@@ -1,8 +1,6 @@
 """Agents in containers: settings that cannot work, what a batch says about the agent, the pack's identity."""
 
-import importlib
 import json
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 
 from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
-from harbortrainer.docker.checks.preflight import Findings, check_memory, task_needs
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.agents import by_agent, drawn, of_trial
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
@@ -20,11 +17,10 @@ from harbortrainer.model_api.gate import check_agents
 from harbortrainer.plugins import known
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.run.agent_pack import KEY, NAME, agent_versions, check_pack, pack_digest, packed_version
+from harbortrainer.run.agent_pack import KEY, NAME, agent_versions, check_pack, pack_digest
 from harbortrainer.venues.harbor.environment import check_agent_tasks, environment_config, with_agent
 from harbortrainer.venues.harbor.program import MOUNT, agent_memory, check_agent, named
 from tests.conftest import ROOT
-from tests.support import agent_endings
 from tests.support.families import QWEN, QWEN_TOOLS, chat_of
 from tests.support.task_folder import write_task
 
@@ -63,30 +59,6 @@ def test_settings_that_cannot_work_are_refused_with_a_fix(tmp_path: Path, pack: 
     ):
         with pytest.raises(UserError, match=why):
             check_agent(config(**given))
-
-
-def test_a_benchmark_names_the_agent_that_is_not_packed(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_endings, "PACK", pack)
-    for bench, words in (
-        ("agent_endings", ["--agents", "codex,qwen-coder"]),
-        ("agent_trials", ["--agent", "qwen-coder"]),
-    ):
-        monkeypatch.setattr(sys, "argv", [bench, *words])
-        with pytest.raises(SystemExit, match=r"^error: agents_dir=\S+: .*run scripts/agents/pack \S+ qwen-coder$"):
-            importlib.import_module(f"bench.{bench}").main()
-    with pytest.raises(SystemExit, match=r"^error: 'codec' is no agent; one of mini-swe-agent, codex"):
-        agent_endings.demand_packed(["codec"])
-
-
-def test_a_benchmark_names_an_ending_that_an_agent_does_not_have(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (pack / "bin" / "opencode").write_text("#!/bin/sh\n")
-    monkeypatch.setattr(agent_endings, "PACK", pack)
-    monkeypatch.setattr(sys, "argv", ["agent_endings", "--agents", "codex,opencode", "--endings", "ok,context+"])
-    with pytest.raises(
-        SystemExit,
-        match=r"^error: no full context of opencode is known .*; leave out 'context, may compact', or opencode$",
-    ):
-        importlib.import_module("bench.agent_endings").main()
 
 
 def test_an_environment_gets_the_programs_and_their_memory(tmp_path: Path, pack: Path) -> None:
@@ -145,16 +117,6 @@ def test_a_wire_that_breaks_histories_is_warned_of_and_stops_the_run(caplog: pyt
         check_agents([trial(0, wire_foreign=10.0, wire_matched=10.0)])
 
 
-def test_a_run_continues_only_with_the_same_programs(pack: Path) -> None:
-    one = config(agents_dir=str(pack))
-    versions = {KEY: pack_digest(one)}
-    check_pack(one, versions)
-    (pack / "codex.lock").write_text("two\n")
-    with pytest.raises(UserError, match="its programs of codex are not those that the run began with"):
-        check_pack(one, versions)
-    assert pack_digest(config()) == ""
-
-
 SEVERAL = "terminus-2,codex,mini-swe-agent"
 
 
@@ -211,25 +173,6 @@ def test_an_agent_that_fails_by_itself_is_seen_beside_one_that_works() -> None:
     rollouts = Rollouts(config(agent=agents), PolicySampler(), chat_of(QWEN), "run")
     with pytest.raises(EnvironmentFault, match="3 of 3 trials ended after one answer with: no route"):
         rollouts.refuse_all_lost([group_trajectories("t", trials)])
-
-
-def test_the_agents_memory_counts_before_a_run(tmp_path: Path) -> None:
-    task, free = write_task(tmp_path / "hello", toml=MEMORY), write_task(tmp_path / "free")
-    assert agent_memory(config()) == named("agent", "codex").memory_mb
-    assert agent_memory(config(agent="terminus-2")) == 0
-    assert task_needs(task, {}, 512).memory_mb == 1024 + 512
-    assert task_needs(task, {"override_memory_mb": 700}, 512).memory_mb == 700
-    assert task_needs(free, {}, 512).memory_mb == 0
-    findings = Findings()
-    check_memory([task_needs(task, {}, 512)], 2, 2048 << 20, findings)
-    assert findings.warnings[0].startswith("2 environments at once may take 3072 MiB of memory")
-
-
-def test_the_runs_record_names_its_agent_with_the_packed_version(pack: Path) -> None:
-    assert agent_versions(config(agents_dir=str(pack)))[NAME] == ""
-    (pack / "codex.lock").write_text("0123abcd 0.169.0\n")
-    assert agent_versions(config(agents_dir=str(pack)))[NAME] == "codex 0.169.0"
-    assert packed_version(str(pack), "opencode") == packed_version(None, "codex") == ""
 
 
 @pytest.mark.parametrize("agent", known("agents"))

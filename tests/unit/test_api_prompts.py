@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.errors import UserError
 from harbortrainer.model_api.normal import arranged, digests
 from harbortrainer.model_api.prompts import LONG, Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.roles import Prompt
-from tests.support.fakes import CHATML, byte_tokenizer
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tools import TOOLS
 from tests.support.wire_parts import SYSTEM, exchange_of, result, user
@@ -52,11 +50,6 @@ async def test_a_first_prompt_that_failed_is_rendered_again_for_the_next_trial()
     with pytest.raises(RuntimeError, match="thread"):
         await first.say([SYSTEM, user("q")], TOOLS)
     assert (await second.say([SYSTEM, user("q")], TOOLS)).text == "x"
-
-
-def test_a_template_without_tools_is_refused_before_the_run() -> None:
-    with pytest.raises(UserError, match="tool_format=hermes"):
-        Prompts(ChatTemplate(byte_tokenizer(CHATML)))
 
 
 def test_instructions_in_front_are_one_system_message_and_later_ones_the_users() -> None:

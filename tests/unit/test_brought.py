@@ -1,9 +1,7 @@
 """Functions that a user brings: advantages of a group, additions to a reward; errors name the setting and the fix."""
 
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from harbortrainer.config import Config
@@ -104,18 +102,6 @@ def test_an_error_of_the_users_code_is_shown_as_it_is(tmp_path: Path) -> None:
         assemble([group(1, 0)], config(advantage=raising))
 
 
-def test_a_package_of_somebody_else_is_found_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "strangers").mkdir()
-    (tmp_path / "strangers" / "__init__.py").write_text("")
-    written(tmp_path / "strangers", "def f(rewards, trajectories): return rewards", "ways.py")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert assemble([group(1, 0)], config(advantage="strangers.ways:f")).advantages == {
-        "s000000-p00-g00": 1,
-        "s000000-p00-g01": 0,
-    }
-    sys.modules.pop("strangers.ways")
-
-
 def test_other_code_is_another_run(tmp_path: Path) -> None:
     text = written(tmp_path, "def f(rewards, trajectories): return rewards")
     before = {field: one.source for field, one in functions(config(advantage=text)).items()}
@@ -126,9 +112,3 @@ def test_other_code_is_another_run(tmp_path: Path) -> None:
     written(tmp_path, "def f(rewards, trajectories): return np.square(rewards)")
     with pytest.raises(UserError, match=r"its code has changed since the run began .*start a new run"):
         check_same({"advantage": bring("advantage", text)}, before)
-
-
-def test_the_usual_advantages_are_not_a_bit_different() -> None:
-    plain = assemble([group(1, 0, 0)], config())
-    assert list(plain.advantages.values()) == [one - 1 / 3 for one in (1, 0, 0)]
-    assert all(one.advantages_T.dtype == np.float32 for one in plain.sequences_D)

@@ -70,19 +70,13 @@ def test_what_was_left_out_is_counted_by_its_reason(why: str, purpose: str) -> N
     assert tokens(account) == {purpose: 220}
 
 
-def test_masked_trials_are_left_out() -> None:
+@pytest.mark.parametrize("why", ["masked", "too_far"])
+def test_masked_trials_and_those_too_far_from_the_policy_are_left_out(why: str) -> None:
     account, names = Account(), places(0, members=3)
     for name in names:
         trial(account, name)
-    trained(account, 0, {names[0]: 1.0, names[1]: -1.0}, masked=[names[2]])
-    assert tokens(account) == {"trained": 340, "left_out": 110}
-
-
-def test_a_trial_too_far_from_the_policy_is_not_trained_on() -> None:
-    account, names = Account(), places(0, members=3)
-    for name in names:
-        trial(account, name)
-    trained(account, 0, dict.fromkeys(names, 0.5), too_far=[names[2]])
+    advantages = dict.fromkeys(names[: 2 if why == "masked" else 3], 0.5)
+    trained(account, 0, advantages, **{why: [names[2]]})
     assert tokens(account) == {"trained": 340, "left_out": 110} and account.total.trained == 120
 
 

@@ -1,5 +1,9 @@
-"""`--dry-run`: the mean of earlier runs, bounds without one, nothing spent and nothing written."""
+"""`--dry-run`: the mean of earlier runs, bounds without one, nothing spent and nothing written. Caps that end a run.
 
+Real loop, trials, attempts and ledger; server, Docker and Harbor's trial are replaced.
+"""
+
+import asyncio
 import json
 import shutil
 from dataclasses import replace
@@ -7,32 +11,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tinker
 
 from harbortrainer import planning
 from harbortrainer.backend.connect import Api
 from harbortrainer.budget.account import Spending
-from harbortrainer.budget.budget import Price, Pricing
-from harbortrainer.cli.main import main
+from harbortrainer.budget.budget import USD_STATUS, Price, Pricing
 from harbortrainer.config import Config, ServerSettings
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import TrialName
-from harbortrainer.planning import Forecast, PastBatch, RemainingWork, from_limits, from_past
+from harbortrainer.planning import PastBatch, RemainingWork, from_limits, from_past
 from harbortrainer.run.ledger import KILLED
-from harbortrainer.text import counted
+from harbortrainer.stopping import Stop
 from harbortrainer.train import checked
-from tests.support.recorded_run import Recorder, fake_outside, fake_run
+from tests.support.fakes import byte_tokenizer, let_others_act
+from tests.support.recorded_run import FakeServer, Recorder, fake_outside, fake_run
 from tests.support.small_settings import write_prices
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
+BATCHES = 8
 
 
 class Planner:
-    """Runs and plans on one set of tasks; server, Docker and Harbor's trial are replaced."""
+    """Runs and plans on one set of tasks."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.logs = folder, folder / "logs"
-        self.recorder = Recorder()
+        self.recorder, self.said = Recorder(), ""
         for name in TASKS:
             shutil.copytree(Path("datasets/quickstart") / name, folder / "tasks" / name)
         self._base = (
@@ -40,20 +46,23 @@ class Planner:
             "batch_size=2", "group_size=3", "n_epochs=2", f"logs_dir={self.logs}",
         )  # fmt: skip
 
-    async def process(self, *arguments: str) -> int:
-        self.recorder = Recorder()
+    async def process(self, *arguments: str, server: type[FakeServer] = FakeServer) -> int:
+        """Exit status; `said`: why the run was stopped."""
+        self.recorder, stop = Recorder(), Stop()
         args = checked([*self._base, *arguments])
         if args.dry_run:
             return await planning.dry_run(args.config, args.json, fake_outside(self.recorder))
-        return await fake_run(args.config, self.recorder)
+        status = await fake_run(args.config, self.recorder, stop, server=server(self.recorder))
+        self.said = stop.why
+        return status
 
     async def plan(self, *arguments: str) -> dict[str, Any]:
         file = self.folder / "plan.json"
         assert await self.process("--dry-run", f"json={file}", *arguments) == 0
         return json.loads(file.read_text())
 
-    def spent(self, name: str) -> float:
-        return read_lines(self.logs / name / "metrics.jsonl")[-1]["spend/tokens"]
+    def lines(self, name: str, file: str = "ledger") -> list[dict[str, Any]]:
+        return read_lines(self.logs / name / f"{file}.jsonl")
 
 
 @pytest.fixture
@@ -88,13 +97,14 @@ async def test_a_plan_after_a_run_has_the_mean_of_its_batches(
 ) -> None:
     split = ("eval_tasks=count-1", "allow_family_overlap=true")
     await planner.process("run_name=one", *split)
-    capsys.readouterr()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "spent:" in line]
+    assert "tokens (" in line and "% trained" in line and line.endswith("container hours"), "of a run that is over"
     found = await planner.plan("seed=1", *split)
     out = capsys.readouterr().out
     assert "estimated from: 1 earlier run (one): 3 batches, 3 evaluations" in out and "assumed" not in out
     await planner.process("run_name=two", "seed=1", *split)
     forecast = found["forecast"]
-    spent = planner.spent("two")
+    spent = planner.lines("two", "metrics")[-1]["spend/tokens"]
     assert sum(forecast[kind] for kind in ("prompt", "sampled", "trained")) == pytest.approx(spent, rel=0.1)
     assert forecast["container_sec"] > 0 and forecast["wall_sec"] > 0
     assert forecast["trials"] == pytest.approx(3 * 6 + 3 + 2), "two were run again"
@@ -177,29 +187,13 @@ async def test_a_plan_that_cannot_be_written_is_one_line(planner: Planner) -> No
         await planner.process("--dry-run", f"json={planner.folder / 'none' / 'plan.json'}")
 
 
-def test_a_dry_run_is_an_argument_of_the_command_and_no_setting(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seen: list[tuple[Config, str | None]] = []
-
-    async def plan(config: Config, json_file: str | None) -> int:
-        seen.append((config, json_file))
-        return 0
-
-    monkeypatch.setattr(planning, "dry_run", plan)
-    monkeypatch.setattr("harbortrainer.cli.main.load_environment", lambda: None)
-    run = ["train", "model_name=m", "tasks_dir=."]
-    assert main([*run, "--dry-run"]) == main([*run, "dry_run=true", "--json"]) == 0
-    assert seen == [(Config(model_name="m", tasks_dir="."), None), (Config(model_name="m", tasks_dir="."), "-")]
-    assert main([*run, "json=f"]) == 2 and "add --dry-run" in capsys.readouterr().err
-
-
-def test_a_cost_is_of_tokens_and_hours() -> None:
-    found = Forecast(1, 1e6, 1e6, 1e6, 3600, 3600, source="")
-    assert found.usd(Pricing()) is None
-    assert found.usd(Pricing(Price(10, 1, 1))) == 12
-    assert found.usd(Pricing(usd_per_hour=3.0)) == 3.0
-    assert found.usd(Pricing(Price(10, 1, 1), usd_per_hour=3.0)) == 15
+def test_a_dry_run_is_an_argument_of_the_command_and_no_setting() -> None:
+    run = ["model_name=m", "tasks_dir=."]
+    one, other = checked([*run, "--dry-run"]), checked([*run, "dry_run=true", "--json"])
+    assert one.dry_run and other.dry_run and (one.json, other.json) == (None, "-")
+    assert one.config == other.config == Config(model_name="m", tasks_dir=".")
+    with pytest.raises(UserError, match="add --dry-run"):
+        checked([*run, "json=f"])
 
 
 def test_a_user_is_in_the_bounds_and_in_what_earlier_batches_took() -> None:
@@ -217,14 +211,6 @@ def test_a_user_is_in_the_bounds_and_in_what_earlier_batches_took() -> None:
     assert past.usd(pricing) == 176
 
 
-@pytest.mark.parametrize(
-    ("number", "things", "words"),
-    [(1, "steps", "1 step"), (2, "steps", "2 steps"), (0, "tasks", "0 tasks"), (1, "batches", "1 batch")],
-)
-def test_one_thing_is_no_plural(number: int, things: str, words: str) -> None:
-    assert counted(number, things) == words
-
-
 def test_without_limits_there_is_no_bound() -> None:
     config = Config(model_name="m", tasks_dir=".", max_turns=0, trial_timeout_sec=0)
     found = from_limits(config, RemainingWork(0, 2, 8, 0, 0))
@@ -232,3 +218,55 @@ def test_without_limits_there_is_no_bound() -> None:
     assert found.usd(Pricing(Price(1, 1, 1))) is None and found.usd(Pricing(usd_per_hour=1.0)) is None
     talks = from_limits(config, RemainingWork(0, 2, 8, 0, 0, containers=False))
     assert talks.container_sec == 0 and talks.wall_sec == found.wall_sec
+
+
+@pytest.fixture
+def capped(planner: Planner) -> tuple[str, ...]:
+    """Settings of a run whose tokens have a price."""
+    price = {"models/one": {"prefill": 1000.0, "sample": 1000.0, "train": 1000.0}}
+    (planner.folder / "prices.json").write_text(json.dumps(price))
+    return "group_size=2", f"n_epochs={BATCHES // 2}", "save_every=0", f"prices={planner.folder / 'prices.json'}"
+
+
+async def test_a_cap_ends_the_run_within_one_batch(planner: Planner, capped: tuple[str, ...]) -> None:
+    def events(event: str) -> list[Any]:
+        return [record for record in planner.lines("run") if record["event"] == event]
+
+    small = (*capped, "n_parallel_envs=2")
+    assert await planner.process("run_name=whole", *small) == 0
+    spent = [row["spend/usd"] for row in planner.lines("whole", "metrics")]
+    assert len(spent) == BATCHES and sorted(spent) == spent
+    cap = spent[3] + 1e-6  # reached while the fifth batch is sampled
+    assert await planner.process("run_name=run", *small, f"max_usd={cap!r}") == USD_STATUS
+    assert len(events("trained")) == 4 == planner.lines("run", "checkpoints")[-1]["step"], "what was trained is saved"
+    assert planner.said.startswith("max_usd=") and "is reached" in planner.said
+    trials = events("started")
+    assert await planner.process("run_name=run", *small, f"max_usd={cap!r}") == USD_STATUS, "it knows what was spent"
+    assert events("started") == trials and len(events("trained")) == 4, "and spends nothing more"
+    assert await planner.process("run_name=run", *small, "max_usd=0") == 0
+    a_batch = max(b - a for a, b in zip([0.0, *spent], spent, strict=False))
+    assert len(events("trained")) == BATCHES
+    assert planner.lines("run", "metrics")[-1]["spend/usd"] <= spent[-1] + a_batch
+
+
+async def test_a_cancelled_trial_is_counted_with_what_it_said(planner: Planner, capped: tuple[str, ...]) -> None:
+    """The second members sampled a turn and hang when a first one ends and reaches the cap; all run at once."""
+    said = list[asyncio.Event]()
+
+    class Hangs(FakeServer):
+        async def sample(  # pyright: ignore[reportIncompatibleMethodOverride]
+            self, prompt: tinker.ModelInput, *given: Any, **named: Any
+        ) -> Any:
+            text = byte_tokenizer(None).decode(prompt.to_ints())
+            if "member 1" in text:
+                said.append(event := asyncio.Event())
+                await event.wait()
+            while "member 0" in text and len(said) < 2:
+                await let_others_act()
+            return await super().sample(prompt, *given, **named)
+
+    given = ("run_name=run", *capped, "max_usd=1e-9", "n_parallel_envs=4")
+    assert await planner.process(*given, server=Hangs) == USD_STATUS
+    first = "s000000-p00-g01"
+    (hung,) = [one for one in planner.lines("run") if one.get("fate") and one["trial"].startswith(first)]
+    assert hung["fate"] == "cancelled" and hung["prompt_tokens"] > 0 and hung["sampled_tokens"] == 3

@@ -320,12 +320,6 @@ def test_where_a_link_that_is_asked_for_leads_is_work(target: str, solution: Foo
     assert bool(found) is is_cause
 
 
-def test_what_a_user_allows_is_asked_for() -> None:
-    asked = Asked(Footprint(), "", "/app", {"/usr/x", "/srv/", "tcp:99", "process:loop"})
-    assert [asked.allows(path) for path in ("/usr/x", "/srv/a/b", "/usr/y")] == [True, True, False]
-    assert asked.allows_process(Process("any", (99,))) and asked.allows_process(Process("loop"))
-
-
 @pytest.mark.parametrize(
     ("footprint", "instruction", "hooked"),
     [

@@ -3,7 +3,7 @@
 import pytest
 
 from harbortrainer.errors import UserError
-from harbortrainer.policy.chat_template import MARKER, ChatTemplate, clean_text, merge_same_role, split_thinking
+from harbortrainer.policy.chat_template import ChatTemplate, clean_text, merge_same_role, split_thinking
 from tests.support.fakes import CHATML, LLAMA3, QWEN3, byte_tokenizer, chat_template
 
 
@@ -101,10 +101,6 @@ def test_neighbours_of_one_role_are_merged_for_templates_that_demand_it() -> Non
     assert chat_template(LLAMA3).first_prompt(messages)
 
 
-def test_surrogates_in_a_prompt_do_not_break_the_tokenizer() -> None:
-    assert chat_template().continuation("screen \ud83d\0")
-
-
 def test_no_chat_template_is_a_user_error() -> None:
     with pytest.raises(UserError, match="no chat template"):
         ChatTemplate(byte_tokenizer(None))
@@ -125,7 +121,3 @@ def test_load_from_a_directory_and_from_nowhere(tmp_path, monkeypatch, caplog) -
     with pytest.raises(UserError, match=r"model_name: no tokenizer for '.*missing'") as caught:
         ChatTemplate.load(str(tmp_path / "missing"), enable_thinking=False)
     assert "\n" not in str(caught.value)
-
-
-def test_marker_survives_templates_that_trim() -> None:
-    assert MARKER.strip() == MARKER

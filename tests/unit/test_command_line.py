@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -59,19 +60,15 @@ def test_the_last_of_two_values_wins_so_that_a_script_can_be_overridden():
     ("argument", "words"),
     [
         ("grup_size=2", ["grup_size", "group_size"]),
-        ("learning_rte=1", ["learning_rte", "learning_rate"]),
         ("group_size=many", ["group_size=many", "a whole number"]),
         ("backend=skyrl", ["backend=skyrl", "tinker", "skyrl-tx"]),
-        ("loss_fn=dro", ["loss_fn=dro", "ppo", "cispo"]),
         ("group_size", ["group_size", "key=value"]),
         ("learning_rate=fast", ["learning_rate=fast", "must be a number"]),
-        ("max_turns=few", ["max_turns=few", "must be a whole number"]),
         ("clip_thresholds=0.5", ["clip_thresholds=0.5", "two numbers"]),
         ("environment_kwargs.a.b=1", ["environment_kwargs.a.b=1: ", "give environment_kwargs.NAME=VALUE"]),
         ("--agent_kwargs.a.b.c=1", ["agent_kwargs.a.b.c=1: ", "give agent_kwargs.NAME=VALUE"]),
         ("environment_kwargs.=1", ["environment_kwargs.=1: ", "give environment_kwargs.NAME=VALUE"]),
         ("outcome_policy=mask", ["outcome_policy=mask", "give outcome_policy.NAME=VALUE"]),
-        ("learning_rat=1", ["learning_rat", "did you mean learning_rate"]),
         ("quality=1", ["quality", "see --help"]),
         ("enable_summarize=perhaps", ["enable_summarize=perhaps", "true or false"]),
     ],
@@ -99,15 +96,6 @@ def test_help_names_every_field_with_its_doc(capsys: pytest.CaptureFixture[str])
     assert main(["train", "--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"  {name}=" in text for name in FIELDS) and "trials of each task" in text
-
-
-def test_resume_takes_the_saved_values_and_refuses_another_model(tmp_path):
-    run = RunDirectory(tmp_path)
-    write_json(run.config, to_json(parse([*BASE, "group_size=5", "eval_tasks=a,b"])))
-    resumed = parse([f"resume={tmp_path}", "n_epochs=7"])
-    assert (resumed.group_size, resumed.n_epochs, resumed.eval_tasks) == (5, 7, ("a", "b"))
-    with pytest.raises(UserError, match=r"model_name=other.*Qwen/Qwen3-4B"):
-        parse([f"resume={tmp_path}", "model_name=other"])
 
 
 @pytest.mark.parametrize("name", FORMER)
@@ -174,7 +162,6 @@ def test_settings_that_are_one_now_are_joined_and_may_be_changed(
         (["evaluate", "export", ".", "last"], "step=last: must be a whole number"),
         (["report"], "missing: run_dir (give RUN_DIR)"),
         (["report", "a", "panels=-1"], "panels=-1: must be 0 or more"),
-        (["replay"], "missing: run_dir (give RUN_DIR)"),
         (["doctor", "server", "here:1"], "skyrl_tx_url=here:1: must start with http://"),
         (["doctor", "server", "http://h:99999"], "skyrl_tx_url=http://h:99999: Port out of range 0-65535"),
         (["doctor", "server", "http://h:0"], "skyrl_tx_url=http://h:0: port 0 takes no connection"),
@@ -230,15 +217,15 @@ def test_a_signal_stops_a_command_after_its_clean_up(signal_name, capsys, monkey
     assert cleaned == [True] and capsys.readouterr().err == "stopped\n"
 
 
-def test_a_letter_that_the_terminal_has_not_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_letter_that_the_terminal_has_not_is_replaced() -> None:
     written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
 
     async def command() -> int:
         Display().evaluation(3, {"eval/reward_mean": 0.5, "eval/reward_stderr": 0.1} | dict.fromkeys(COUNTS, 2.0))
         return 0
 
-    assert run_command(command) == 0
+    with contextlib.redirect_stdout(io.TextIOWrapper(written, encoding="ascii")):
+        assert run_command(command) == 0
     assert b"reward 0.500 ? 0.100 (2 tasks, 2 trials)" in written.getvalue()
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from harbor.environments.docker.docker import DockerEnvironment
 from harbor.models.task.config import EnvironmentConfig
+from harbor.models.trial.paths import TrialPaths
 
 from harbortrainer.docker.box.compose import overlay
 from harbortrainer.docker.box.environment import ComposeEnvironment
@@ -93,13 +93,13 @@ def test_a_broken_file_is_one_line(lay: Lay) -> None:
     assert "\n" not in str(fault.value)
 
 
-def test_trials_of_the_same_name_in_two_runs_are_two_compose_projects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-    monkeypatch.setattr(DockerEnvironment, "__init__", lambda *_, session_id, **__: made.append(session_id))
-    for run_id in ("r1", "r2"):
+def test_trials_of_the_same_name_in_two_runs_are_two_compose_projects(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").touch()
+    name, paths, task = "s000000-p00-g00-a0__env", TrialPaths(tmp_path), EnvironmentConfig()
+    made = {
         ComposeEnvironment(
-            tmp_path, session_id="s000000-p00-g00-a0__env", task_env_config=EnvironmentConfig(), run_id=run_id
-        )
-    assert len(set(made)) == 2 and all(name.startswith("s000000-p00-g00-a0__env-") for name in made)
+            tmp_path, "task", session_id=name, trial_paths=paths, task_env_config=task, run_id=run
+        ).session_id
+        for run in ("r1", "r2")
+    }
+    assert len(made) == 2 and all(one.startswith(f"{name}-") for one in made)

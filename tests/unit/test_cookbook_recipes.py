@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.cookbook import data, policy, run
-from scripts.cookbook.recipes import RECIPES
-from scripts.cookbook.run import BEGIN, END, PAGE, Broken, Place, numbers, table
+from scripts.cookbook import data
+from scripts.cookbook.run import BEGIN, END, PAGE, Broken, numbers, table
 
 TRAINED = {"step": 0, "skyrl.ai/grad_norm": 2.0, "env/all/reward/total": 0.25}
 FINAL = '{"name": "final"}\n'
@@ -39,27 +38,6 @@ def test_a_recipe_that_did_not_train_to_its_end_is_broken(
         numbers(folder_of(tmp_path, rows, checkpoints), 2)
 
 
-def test_a_server_that_logged_an_error_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKYRL_TX_PORT", "1")
-    monkeypatch.delenv("SKYRL_TX_URL", raising=False)
-    monkeypatch.setattr(run.subprocess, "run", lambda *command, **settings: None)
-    (tmp_path / "server").mkdir()
-    (tmp_path / "server" / "server.log").write_text("fine\nCleaning up failed; it is tried again\n")
-    with pytest.raises(Broken, match="Cleaning up failed"), run.server("OWNER/NAME", Place(tmp_path, "python")):
-        pass
-
-
-def test_the_published_modules_are_run_as_they_are(tmp_path: Path) -> None:
-    place = Place(tmp_path, "python")
-    for recipe in RECIPES.values():
-        module = place.command(recipe)[2]
-        assert module.startswith("tinker_cookbook.recipes.") or recipe.name in (
-            "code_rl",
-            "harbor_rl",
-            "harbor_distillation",
-        )
-
-
 def test_the_page_has_the_table_of_all_recipes() -> None:
     shown = PAGE.read_text().split(BEGIN)[1].split(END)[0]
     rows = [line.rsplit("|", 3)[0] for line in table({}).splitlines()[2:]]
@@ -73,11 +51,3 @@ def test_data_is_the_same_each_time_and_loads_by_its_names(tmp_path: Path) -> No
         for configuration, splits in configurations.items():
             for split in splits:
                 assert (tmp_path / "one" / name / configuration / f"{split}.jsonl").read_text()
-
-
-def test_what_the_player_says_is_one_token_each() -> None:
-    phrases = (policy.THINK, policy.THOUGHT, *policy.MOVES, policy.MOVED, *policy.ANSWERS, policy.BABBLE)
-    tokenizer = policy.build_tokenizer(["some text"], 300, phrases)
-    assert all(len(tokenizer.encode(phrase)) == 1 for phrase in phrases)
-    followers = policy.player(tokenizer.get_vocab())
-    assert len({token for last, _ in followers for token in last}) == sum(len(last) for last, _ in followers)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker import daemon
 from harbortrainer.docker.daemon import Daemon, first_process, ping_docker
 from harbortrainer.errors import EnvironmentFault
 
@@ -61,10 +60,9 @@ def test_the_ping_tells_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("mounted", "known"), [("holder", True), ("other", False)])
 def test_a_process_is_known_by_the_files_that_docker_mounts_for_its_network(
-    mounted: str, known: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    mounted: str, known: bool, tmp_path: Path
 ) -> None:
     """Its container's own ID is in no mount where it shares another's network and control groups are of version 2."""
-    monkeypatch.setattr(daemon, "_PROC", tmp_path)
     (tmp_path / "7").mkdir()
     files = f"/var/lib/docker/containers/{mounted}/hostname"
     (tmp_path / "7" / "mountinfo").write_text(f"1 2 254:0 {files} /etc/hostname rw - ext4 /dev/vda rw\n")
@@ -72,4 +70,4 @@ def test_a_process_is_known_by_the_files_that_docker_mounts_for_its_network(
         "Id": "own", "State": {"Pid": 7}, "HostnamePath": "/var/lib/docker/containers/holder/hostname",
     }  # fmt: skip
     with contextlib.nullcontext() if known else pytest.raises(FileNotFoundError):
-        assert first_process(inspected) == 7
+        assert first_process(inspected, tmp_path) == 7

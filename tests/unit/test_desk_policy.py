@@ -13,8 +13,8 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import result, user
 from harbortrainer.policy.special_strings import CALL_TAGS, RESULT_TAGS
 from harbortrainer.policy.tools import CallForm, parse, signatures
-from scripts.desk.author import RIGHT_IF_CAREFUL, RIGHT_IF_CARELESS, Said, answers, converse, domain_of, right
-from scripts.desk.transcripts import reserved_words, segments
+from scripts.desk.author import Said, answers, converse, domain_of, right
+from scripts.desk.transcripts import segments
 from scripts.desk.vocabulary import build_tokenizer
 from scripts.quickstart.shape import random_weights, read_shape
 
@@ -88,18 +88,6 @@ async def test_transcripts_are_cut_where_a_sampler_cuts(template: ChatTemplate) 
     assert parts[0] == template.first_prompt([*opening, user(said[0].text)], desk.schemas)
     assert parts[1] == template.completion(said[0].answered)
     assert said[1].role == "tool" and parts[2] == template.join(parts[1], [result(said[1].text)], desk.schemas)
-
-
-async def test_the_author_is_wrong_more_often_than_right_and_knows_no_word_of_a_task() -> None:
-    rng, reserved, rewards = random.Random(0), reserved_words(), []
-    words = FreshWords(rng, reserved)
-    made = {str(number): make_case(rng.choice(KINDS), words, rng) for number in range(600)}
-    desk = domain_of(made)
-    for key, case in made.items():
-        assert not case.words & reserved
-        rewards.append((await converse(desk, key, answers(case, rng)))[1])
-    expected = (RIGHT_IF_CAREFUL + 3 * RIGHT_IF_CARELESS) / 4
-    assert abs(sum(rewards) / len(rewards) - expected) < 0.07
 
 
 async def test_the_authors_right_answers_earn_1() -> None:

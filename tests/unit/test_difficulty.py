@@ -13,9 +13,8 @@ from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import parse_measure
 from harbortrainer.evaluation.measure import measure
 from harbortrainer.report.run import read_run
-from harbortrainer.run.metrics import Breakdown
 from harbortrainer.stats import estimate_mean
-from harbortrainer.tasks.difficulty import FILE, labelled, read_measured
+from harbortrainer.tasks.difficulty import FILE, read_measured
 from harbortrainer.training.plan import make_plan, start_directory
 from tests.support.evaluations import TASKS, KnowsAll, copy_tasks
 from tests.support.measured import write_measured
@@ -128,9 +127,3 @@ async def test_a_run_has_rewards_by_measured_difficulty_and_its_page_shows_them(
     assert parts == {"0.00-0.25", "0.50-0.75", "0.75-1.00", "not-measured"}
     shown = read_run(tmp_path / "run").shown["metrics"]["values"]
     assert shown["reward/mean/difficulty/0.50-0.75"] == [row["reward/mean/difficulty/0.50-0.75"]]
-
-
-def test_a_run_without_a_file_has_no_such_columns(tasks: Path) -> None:
-    plan = make_plan(config(tasks))
-    assert "difficulty" not in Breakdown(plan.train)._label
-    assert {task.difficulty for task in labelled(plan.train, {})} == {"not-measured"}

@@ -1,20 +1,21 @@
 """A disk that cannot be written: told in one line with the way on, and no file left half written."""
 
+import contextlib
 import errno
 import os
+import resource
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harbortrainer import commands
 from harbortrainer.cli.main import run_command
 from harbortrainer.durable import disk, files
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import DiskFault
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.rollout.quarantine import Quarantine
+from harbortrainer.rollout.quarantine import MAX_FAULTS, Quarantine
 
 
 def full(number: int = errno.ENOSPC) -> OSError:
@@ -41,17 +42,12 @@ def test_the_line_names_the_file_the_cause_and_the_command_that_goes_on(tmp_path
         ("plan.json", "{}", "evaluate out="),
     ],
 )
-@pytest.mark.parametrize("checkout", [True, False])
-def test_the_command_is_that_of_the_run_and_of_the_installation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, words: str, checkout: bool
-) -> None:
-    monkeypatch.setattr(commands, "_CHECKOUT", checkout)
+def test_the_command_is_that_of_the_run(tmp_path: Path, file: str, text: str, words: str) -> None:
     (tmp_path / "ledger.jsonl").touch()
     (tmp_path / file).write_text(text)
     with pytest.raises(DiskFault) as told, disk.disk_errors(tmp_path / "x"):
         raise full()
-    program = "python -m src." if checkout else "harbortrainer "
-    assert str(told.value).endswith(f"then continue with: {program}{words}{tmp_path}")
+    assert str(told.value).endswith(f"then continue with: python -m src.{words}{tmp_path}")
 
 
 def test_other_errors_pass_and_a_run_that_has_not_begun_starts_again(tmp_path: Path) -> None:
@@ -83,62 +79,44 @@ def test_two_threads_replace_one_file_at_once(tmp_path: Path) -> None:
     assert path.read_text() == "slow" and [*tmp_path.iterdir()] == [path]
 
 
-def test_a_folder_is_tried_by_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As `ulimit -f` in a shell: what goes beyond is cut, then refused."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_folder_is_tried_by_writing(tmp_path: Path) -> None:
     disk.require_writable(tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []
-
-    def fsync(_: int) -> None:
-        raise full(errno.EDQUOT)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(DiskFault, match=os.strerror(errno.EDQUOT)):
+    with pytest.raises(DiskFault, match=os.strerror(errno.EFBIG)), files_of_at_most(1000):
         disk.require_writable(tmp_path)
 
 
-@pytest.mark.parametrize("failing", ["write", "fsync"])
-def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     append_line(path, {"a": 1}, checked=True)
-    real = os.write
-
-    def write(handle: int, data: Any) -> int:
-        if len(data) < 10:
-            raise full()
-        return real(handle, data[:-5])
-
-    def fsync(_: int) -> None:
-        raise full(errno.EIO)
-
-    monkeypatch.setattr(os, failing, {"write": write, "fsync": fsync}[failing])
-    with pytest.raises(DiskFault):
+    with pytest.raises(DiskFault), files_of_at_most(path.stat().st_size + 50):
         append_line(path, {"b": "x" * 100}, checked=True)
-    monkeypatch.undo()
     append_line(path, {"c": 3}, checked=True)
     assert read_lines(path, checked=True) == [{"a": 1}, {"c": 3}]
 
 
-def test_a_replacement_that_does_not_fit_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replacement_that_does_not_fit_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     files.replace_text(path, "old")
-
-    def fsync(_: int) -> None:
-        raise full()
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(DiskFault, match=str(path)):
+    with pytest.raises(DiskFault, match=str(path)), files_of_at_most(2):
         files.replace_text(path, "new")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_dockers_full_disk_quarantines_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 1)
+def test_dockers_full_disk_quarantines_nobody() -> None:
     quarantine = Quarantine({})
-    detail = "APIError: write /var/lib/docker/x: No space left on device"
-    quarantine.note(Trajectory("t", "t-1", (), None, Outcome.INFRASTRUCTURE_ERROR, detail))
-    assert quarantine.reasons == {}
-    quarantine.note(Trajectory("t", "t-2", (), None, Outcome.INFRASTRUCTURE_ERROR, "no such image"))
-    assert list(quarantine.reasons) == ["t"]
+    for detail, out in (("write /var/lib/docker/x: No space left on device", []), ("no such image", ["t"])):
+        for number in range(MAX_FAULTS):
+            quarantine.note(Trajectory("t", f"t-{number}", (), None, Outcome.INFRASTRUCTURE_ERROR, detail))
+        assert list(quarantine.reasons) == out

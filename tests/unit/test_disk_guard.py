@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import requests
 
-from harbortrainer.docker.keeping import disk_guard
 from harbortrainer.docker.keeping.disk_guard import EVERY_SEC, GIB, DiskGuard, Space, eviction_reason, reserve_of
 from harbortrainer.docker.keeping.ownership import TRIAL
 from tests.support.fake_engine import FakeEngine, use_engine
@@ -62,9 +61,8 @@ def test_nobody_is_ended_for_what_others_write(
     assert caplog.text.count("no container of this run holds much") == 1
 
 
-@pytest.mark.parametrize("fault", [requests.ConnectionError("away"), FileNotFoundError("/var/lib/docker")])
-def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads, closed = iter([fault]), threading.Event()
+def test_a_fault_of_one_look_does_not_end_the_guard() -> None:
+    reads, closed = iter([requests.ConnectionError("away")]), threading.Event()
 
     def read() -> Space | None:
         if (error := next(reads, None)) is not None:
@@ -72,7 +70,6 @@ def test_a_fault_of_one_look_does_not_end_the_guard(fault: Exception, monkeypatc
         closed.set()
         return None
 
-    monkeypatch.setattr(disk_guard, "EVERY_SEC", 0.001)
     DiskGuard("r", read).watch(closed)
     assert closed.is_set()
 

@@ -1,5 +1,6 @@
 """What is left on a terminal, in a pipe and in the log file by a run that says things, and by libraries that do."""
 
+import contextlib
 import logging
 import sys
 import traceback
@@ -209,20 +210,19 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path, capsys: pytes
     assert said.err.count("run.log cannot be written: No space left on device; the run continues without it") == 1
 
 
-def test_the_log_is_bounded_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "MAX_BYTES", 2000)
-    run = RunDirectory(tmp_path / "run")
-    run.path.mkdir()
+def test_the_log_is_bounded_and_goes_on(tmp_path: Path) -> None:
     for process in range(2):
         with Display() as display:
             logging.getLogger("harbortrainer").info("early %d", process)
-            display.keep_log(run)
+            display.keep_log(RunDirectory(tmp_path))
             display.say("two\nlines")
-    text = (run.path / capture.NAME).read_text()
+    text = (tmp_path / capture.NAME).read_text()
     assert "early 0" in text and "early 1" in text and "two\n    lines" in text
-    with Display() as display:
-        display.keep_log(run)
+    with contextlib.closing(capture.RunLog(print)) as log:
+        assert log.maxBytes == capture.MAX_BYTES
+        log.maxBytes = 2000
+        log.open(tmp_path)
         for _ in range(200):
-            display.say("x" * 50)
-    files = list(run.path.glob(f"{capture.NAME}*"))
+            log.emit(logging.makeLogRecord({"msg": "x" * 50}))
+    files = list(tmp_path.glob(f"{capture.NAME}*"))
     assert len(files) == 3 and all(file.stat().st_size <= 2000 for file in files)

@@ -13,7 +13,7 @@ from harbor.models.environment_type import EnvironmentType
 from harbortrainer.docker.box.compose import overlay
 from harbortrainer.docker.box.container import container_name
 from harbortrainer.docker.keeping import ownership
-from harbortrainer.durable.process import HOST, PID, lives, started, this_process
+from harbortrainer.durable.process import HOST, PID, started, this_process
 from harbortrainer.errors import UserError
 from harbortrainer.venues.harbor.environment import (
     COMPOSE_ENVIRONMENT,
@@ -54,13 +54,6 @@ def test_owners_out_of_our_sight_and_strangers_are_left_alone() -> None:
     assert not ownership.is_left_over(ownership.labels("r") | {PID: "999999:1", HOST: "elsewhere"})
     assert not ownership.is_left_over({PID: "999999:1"})
     assert not ownership.is_left_over({})
-
-
-def test_only_an_owner_that_we_see_is_alive() -> None:
-    assert lives(this_process())
-    assert lives(this_process() | {PID: f"{os.getpid()}:1"}) is False
-    assert lives(this_process() | {HOST: "elsewhere"}) is None
-    assert lives({}) is None
 
 
 def test_a_run_removes_its_own_and_nothing_of_a_live_neighbour() -> None:

@@ -9,7 +9,6 @@ from harbortrainer.docker.images.builds import ImageError, build_with_cli, build
 from harbortrainer.docker.images.image import Image, content_digest, image_notes
 from harbortrainer.docker.images.inventory import missing_note
 from harbortrainer.docker.images.tmux_image import _dockerfile, _last_line, tmux_reference
-from harbortrainer.stopping import in_daemon_thread
 
 
 @pytest.mark.parametrize(
@@ -70,15 +69,6 @@ def test_a_silent_build_by_the_cli_ends_when_it_is_stopped(tmp_path: Path, monke
     assert next(events) == {"stream": "begun\n"}
     stop.set()
     assert [set(event) for event in events] == [{"error"}]
-
-
-async def test_a_thread_hands_on_results_and_errors() -> None:
-    def fail() -> None:
-        raise KeyError("no such thing")
-
-    assert await in_daemon_thread(divmod, 7, 2) == (3, 1)
-    with pytest.raises(KeyError):
-        await in_daemon_thread(fail)
 
 
 def test_remarks_on_images_have_a_kind_and_name_the_task() -> None:

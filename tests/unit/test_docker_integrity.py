@@ -3,11 +3,12 @@
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harbortrainer.docker.integrity import layer, restore
+from harbortrainer.docker.integrity import restore
 from harbortrainer.docker.integrity.agent_phases import _END_VERIFIER
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.layer import OverlayLayer
@@ -16,6 +17,7 @@ from harbortrainer.docker.integrity.network_files import network_files, network_
 from harbortrainer.docker.integrity.processes import _Process, _services
 from harbortrainer.harbor import MODE
 from tests.support.deep_folder import deepen
+from tests.support.fake_engine import use_engine
 
 
 @pytest.fixture
@@ -108,9 +110,7 @@ def test_a_plain_file_has_content_and_the_images_rights(overlay: tuple[Path, Pat
     assert [name for name in names if found.is_plain(f"/{name}")] == ["new", "same"]
 
 
-def test_a_file_of_which_only_the_time_is_new_is_not_plain(
-    overlay: tuple[Path, Path, OverlayLayer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_which_only_the_time_is_new_is_not_plain(overlay: tuple[Path, Path, OverlayLayer]) -> None:
     upper, lower, found = overlay
     for name, text in (("opened", "ab"), ("touched", "ab"), ("written", "cd")):
         for folder, content in ((lower, "ab"), (upper, text)):
@@ -124,8 +124,7 @@ def test_a_file_of_which_only_the_time_is_new_is_not_plain(
     assert [name for name in names if found.is_plain(f"/{name}")] == ["written"], "new names and times of reading"
     (upper / "linked").unlink()
     assert [name for name in names if found.is_plain(f"/{name}")] == ["opened", "written"]
-    monkeypatch.setattr(layer, "MAX_COMPARED", 2)
-    unread = OverlayLayer(str(upper), [str(lower)])
+    unread = OverlayLayer(str(upper), [str(lower)], compared=2)
     assert [name for name in names if unread.is_plain(f"/{name}")] == ["opened"], "more than is compared"
 
 
@@ -152,11 +151,16 @@ def test_a_new_time_of_an_old_folder_without_new_entries_is_a_change_where_nobod
     assert [one.path for one in found.changes("/usr")] == ["/usr/new"]
 
 
-def test_docker_diff_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_diff_says_the_same() -> None:
+    class Listed(ListedLayer):
+        def _is_folder(self, path: str) -> bool:
+            return path in ("/usr", "/usr/bin")
+
+        def _has_other_rights(self, folder: str) -> bool:
+            return False
+
     kinds = {"/usr": 0, "/usr/bin": 0, "/usr/bin/cat": 0, "/usr/bin/new": 1, "/usr/bin/new/x": 1, "/bin": 0, "/opt": 2}
-    listed = ListedLayer("x", [{"Path": path, "Kind": kind} for path, kind in kinds.items()])
-    monkeypatch.setattr(listed, "_is_folder", lambda path: path in ("/usr", "/usr/bin"))
-    monkeypatch.setattr(listed, "_has_other_rights", lambda _: False)
+    listed = Listed("x", [{"Path": path, "Kind": kind} for path, kind in kinds.items()])
     expected = [("/usr/bin/cat", "changed", False), ("/usr/bin/new", "added", True), ("/usr/bin/new/x", "added", False)]
     assert plain(listed, "/usr") == expected
     assert list(listed.changes("/bin/sub")) == [
@@ -167,28 +171,20 @@ def test_docker_diff_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(listed.names("/usr/bin")) == ["cat", "new"]
 
 
-def test_no_more_than_a_limit_is_listed(
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads a container's folder")
+def test_a_survey_has_a_limit_and_leaves_out_what_verification_makes_again(
     overlay: tuple[Path, Path, OverlayLayer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upper, _, found = overlay
-    monkeypatch.setattr(restore, "layer_of", lambda _: found)
-    monkeypatch.setattr(restore, "MOST_CHANGES", 5)
-    for name in ("a", "b", "c", "d", "e"):
-        (upper / name).touch()
-    assert (len((seen := restore.survey("c", {})).changes), seen.whole) == (5, True)
-    (upper / "f").touch()
-    assert (len((seen := restore.survey("c", {})).changes), seen.whole) == (5, False)
-
-
-def test_what_verification_makes_again_is_not_listed(
-    overlay: tuple[Path, Path, OverlayLayer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    upper, _, found = overlay
+    upper, lower, _ = overlay
+    driver = {"Name": "overlay2", "Data": {"UpperDir": str(upper), "LowerDir": str(lower)}}
+    use_engine(monkeypatch, SimpleNamespace(inspect_container=lambda _: {"GraphDriver": driver}))
     for name in ("logs/verifier", "tests", "app"):
         (upper / name).mkdir(parents=True)
         (upper / name / "x").touch()
-    monkeypatch.setattr(restore, "layer_of", lambda _: found)
-    assert [one.path for one in restore.survey("c", {}).changes] == ["/app", "/app/x"]
+    assert [one.path for one in restore.survey(str(upper), {}).changes] == ["/app", "/app/x"]
+    assert [(len((one := restore.survey(str(upper), {}, most)).changes), one.whole) for most in (1, 2)] == [
+        (1, False), (2, True),
+    ]  # fmt: skip
 
 
 def test_what_has_gone_while_it_was_listed_is_no_change(overlay: tuple[Path, Path, OverlayLayer]) -> None:
@@ -204,18 +200,12 @@ def test_what_has_gone_while_it_was_listed_is_no_change(overlay: tuple[Path, Pat
     assert list(listing) == []
 
 
-def test_a_path_is_taken_apart() -> None:
-    assert [*layer.way("/a/b/c")] == ["/a", "/a/b", "/a/b/c"] and [*layer.way("/")] == []
-
-
 def test_network_files_are_read() -> None:
     listed = "/tests\nN/etc/hosts 127.0.0.1 localhost\nN/etc/hosts \nE/etc/hosts\nN/etc/hostname cut short\n"
     assert parse_network(listed) == {"/etc/hosts": "127.0.0.1 localhost\n\n"}
 
 
 def test_network_files_are_compared(tmp_path: Path) -> None:
-    import subprocess
-
     file = tmp_path / "hosts"
     for shell in ("bash", "sh"):
         for now, differs in [("a b\n\\c\n", False), ("a b\n\\c\nmore\n", True), ("", True)]:
@@ -232,8 +222,6 @@ def test_network_files_are_compared(tmp_path: Path) -> None:
 
 
 def test_removals_pass_every_name_through_a_shell(tmp_path: Path) -> None:
-    import subprocess
-
     names = [b"plain", b"a b'c", b'\xff\n"$x', "\u4f60".encode()]
     paths = [os.fsdecode(os.fsencode(tmp_path) + b"/" + name) for name in names]
     for shell in ("bash", "sh"):
@@ -253,8 +241,6 @@ def test_removals_pass_every_name_through_a_shell(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_what_a_verifier_left_is_looked_for_until_none_shows_the_mode(tmp_path: Path, shell: str) -> None:
     """A killed process can be read for a while."""
-    import subprocess
-
     for process, variables in (("7", f"A=b\0{MODE}=train\0"), ("8", "A=b\0")):
         (tmp_path / process).mkdir()
         (tmp_path / process / "environ").write_text(variables)

@@ -7,93 +7,100 @@ import struct
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from harbortrainer.docker.box import shell
 from harbortrainer.docker.box.command import IN_SHELL, ShellCommand, script
 from harbortrainer.docker.box.environment import found_no_process
 from harbortrainer.docker.box.shell import Output, Shell, ShellGone
+from tests.support.fakes import let_others_act
+
+MARK = re.compile(rb"begin_ (\w+)\n")  # before each command; what it prints is told by it
 
 
-class _Writer:
-    def write(self, data: bytes) -> None: ...
+class Container:
+    """The other end of a shell's streams, which it keeps open."""
+
+    def __init__(self, process: io.FileIO | None = None) -> None:
+        self.reader, self.sent = asyncio.StreamReader(), b""
+        writer: Any = self
+        self.shell = Shell(self.reader, writer, process)
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
     async def drain(self) -> None: ...
     def close(self) -> None: ...
     def is_closing(self) -> bool:
         return False
 
+    async def begun(self, **how: Any) -> asyncio.Task[Output]:
+        """A command, whose mark is known."""
+        running = asyncio.create_task(self.shell.run(ShellCommand("x"), **how))
+        await let_others_act()
+        return running
 
-def _frame(stream: int, payload: bytes) -> bytes:
-    return struct.pack(">BxxxL", stream, len(payload)) + payload
-
-
-@pytest_asyncio.fixture
-async def reader(monkeypatch: pytest.MonkeyPatch) -> asyncio.StreamReader:
-    monkeypatch.setattr(shell.secrets, "token_hex", lambda size: "MARK")
-    return asyncio.StreamReader()
-
-
-def _shell(reader: asyncio.StreamReader) -> Shell:
-    writer: Any = _Writer()
-    return Shell(reader, writer)
+    def frame(self, stream: int, payload: bytes) -> bytes:
+        """Print `payload`, in which MARK is the command's."""
+        found = MARK.search(self.sent)
+        payload = payload.replace(b"MARK", found[1] if found else b"")
+        return struct.pack(">BxxxL", stream, len(payload)) + payload
 
 
-async def test_frames_in_pieces_make_the_same_output(reader: asyncio.StreamReader) -> None:
-    running = asyncio.create_task(_shell(reader).run(ShellCommand("x")))
-    stream = _frame(1, b"noise of before\nMARK:b\n") + _frame(2, b"MARK:b\n") + _frame(2, b"eMARK:p12\nrr")
-    stream += _frame(1, b"out\0\xff") + _frame(1, b"MARK") + _frame(2, b"MARK:e\n") + _frame(1, b":e7\n")
+async def test_frames_in_pieces_make_the_same_output() -> None:
+    running, frame = await (there := Container()).begun(), there.frame
+    stream = frame(1, b"noise of before\nMARK:b\n") + frame(2, b"MARK:b\n") + frame(2, b"eMARK:p12\nrr")
+    stream += frame(1, b"out\0\xff") + frame(1, b"MARK") + frame(2, b"MARK:e\n") + frame(1, b":e7\n")
     for i in range(len(stream)):
-        reader.feed_data(stream[i : i + 1])
+        there.reader.feed_data(stream[i : i + 1])
         await asyncio.sleep(0)
     output = await running
     assert (output.stdout, output.stderr, output.return_code) == (b"out\0\xff", b"err", 7)
 
 
-async def test_long_output_keeps_its_ends(reader: asyncio.StreamReader) -> None:
-    running = asyncio.create_task(_shell(reader).run(ShellCommand("x"), limit=1000))
-    reader.feed_data(_frame(1, b"MARK:b\nfirst") + _frame(2, b"MARK:b\n"))
+async def test_long_output_keeps_its_ends() -> None:
+    running, frame = await (there := Container()).begun(limit=1000), there.frame
+    there.reader.feed_data(frame(1, b"MARK:b\nfirst") + frame(2, b"MARK:b\n"))
     for _ in range(100):
-        reader.feed_data(_frame(1, b"x" * 100))
-    reader.feed_data(_frame(1, b"lastMARK:e0\n") + _frame(2, b"MARK:e\n"))
+        there.reader.feed_data(frame(1, b"x" * 100))
+    there.reader.feed_data(frame(1, b"lastMARK:e0\n") + frame(2, b"MARK:e\n"))
     output = await running
     assert output.truncated
     assert output.stdout.startswith(b"firstxxx") and output.stdout.endswith(b"xxxlast")
     assert b"bytes dropped" in output.stdout and len(output.stdout) < 1500
 
 
-async def test_a_shell_that_dies_tells_whether_the_command_had_started(reader: asyncio.StreamReader) -> None:
-    reader.feed_data(_frame(1, b"MARK:b\nhalf"))
-    reader.feed_eof()
-    output = await _shell(reader).run(ShellCommand("x"))
+async def test_a_shell_that_dies_tells_whether_the_command_had_started() -> None:
+    running = await (there := Container()).begun()
+    there.reader.feed_data(there.frame(1, b"MARK:b\nhalf"))
+    there.reader.feed_eof()
+    output = await running
     assert (output.stdout, output.return_code) == (b"half", 137)
-
-    fresh = asyncio.StreamReader()
-    fresh.feed_eof()
+    fresh = Container()
+    fresh.reader.feed_eof()
     with pytest.raises(ShellGone):
-        await _shell(fresh).run(ShellCommand("x"))
+        await fresh.shell.run(ShellCommand("x"))
 
 
-async def test_a_shell_whose_stream_stays_open_ends_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shell_whose_stream_stays_open_ends_with_its_process() -> None:
     """As of an attached container; what it wrote before its end still comes."""
-    monkeypatch.setattr(shell.secrets, "token_hex", lambda size: "MARK")
     process = await asyncio.create_subprocess_exec("sleep", "1000")
     ours, daemons = socket.socketpair()
     with daemons:
         first = Shell(*await asyncio.open_connection(sock=ours), io.FileIO(os.pidfd_open(process.pid)))
         running = asyncio.create_task(first.run(ShellCommand("x")))
-        await asyncio.sleep(0)
+        mark = MARK.search(await asyncio.to_thread(daemons.recv, 10_000))
         process.kill()
         await process.wait()
-        daemons.sendall(_frame(1, b"MARK:b\nhalf"))
+        said = (mark[1] if mark else b"") + b":b\nhalf"
+        daemons.sendall(struct.pack(">BxxxL", 1, len(said)) + said)
         output = await running
         assert (output.stdout, output.return_code, output.shell_died) == (b"half", 137, True)
         assert not first.alive
         first.close()
 
 
-async def test_null_bytes_are_refused_before_anything_runs(reader: asyncio.StreamReader) -> None:
+async def test_null_bytes_are_refused_before_anything_runs() -> None:
     with pytest.raises(ValueError, match="null byte"):
-        await _shell(reader).run(ShellCommand("echo \0"))
+        await Container().shell.run(ShellCommand("echo \0"))
 
 
 @pytest.mark.parametrize("command", ["ls", f"echo; {IN_SHELL}", "tmux ls"])

@@ -1,7 +1,5 @@
 """The pages say what there is: commands start, their fields exist, links and paths lead to files."""
 
-import contextlib
-import io
 import os
 import re
 from functools import cache
@@ -9,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.cli.main import main
+from harbortrainer.cli.main import TABLE, load
 from harbortrainer.cli.scripts import find_script
+from harbortrainer.setting import settings
 from tests.support import documents
 from tests.support.documents import PAGES, Said
 
@@ -39,11 +38,10 @@ TRAINING = {
     "run_quickstart_tools.sh",
     "run_quickstart_agent.sh",
 }  # take the fields of harbortrainer.train
-# With fields of their own; "" = without a command.
+# The commands of each program; "" = without one.
 COMMANDS = {
-    "doctor": ("", "server", "docker", "clean"),
-    "tasks": ("allow", "check", "close", "get", "list", "measure", "show", "split"),
-    "evaluate": ("", "show", "export"),
+    program: tuple(name.partition(" ")[2] for name in TABLE if name.split()[0] == program)
+    for program in {name.split()[0] for name in TABLE}
 }
 # `name=value` that is no field: a placeholder, a label of Docker's, an option of dockerd's, a variable of XLA's.
 NO_FIELDS = {"field", "key", "NAME", "harbortrainer", "bridge", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
@@ -92,7 +90,7 @@ def module_mistakes(module: str, words: list[str]) -> str:
     name = module.removeprefix("src.")
     if name == module:
         return ""
-    command = words[0] if words and words[0] in COMMANDS.get(name, ()) else ""
+    command = words[0] if words and words[0] in COMMANDS[name] else ""
     return unknown(words, fields(name, command))
 
 
@@ -103,13 +101,8 @@ def unknown(words: list[str], known: frozenset[str]) -> str:
 
 @cache
 def fields(name: str, command: str = "") -> frozenset[str]:
-    """Names that `harbortrainer NAME COMMAND --help` lists."""
-    said = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
-        patch.setattr("harbortrainer.cli.main.load_environment", lambda: None)
-        code = main([name, *([command] if command else []), "--help"])
-    assert not code, f"python -m src.{name} {command} --help: exit status {code}"
-    return frozenset(re.findall(r"^ +([a-zA-Z_]+)(?:=| {2})", said.getvalue(), re.MULTILINE))
+    """Names that the help of `harbortrainer NAME COMMAND` lists."""
+    return frozenset(settings(load(TABLE[f"{name} {command}".strip()].kind)))
 
 
 @cache
@@ -136,7 +129,7 @@ def variables() -> frozenset[str]:
 def test_every_program_has_help_that_names_its_fields() -> None:
     assert {"train", "doctor"} <= set(programs())
     for name in programs():
-        for command in COMMANDS.get(name, ("",)):
+        for command in COMMANDS[name]:
             assert fields(name, command), f"python -m src.{name} {command} --help"
 
 
@@ -147,7 +140,7 @@ def test_commands_of_a_page_would_start(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_settings_named_on_a_page_are_fields(page: Path) -> None:
-    commands = [(program, command) for program in programs() for command in COMMANDS.get(program, ("",))]
+    commands = [(program, command) for program in programs() for command in COMMANDS[program]]
     known = frozenset(name for program, command in commands for name in fields(program, command))
     named = [(said, documents.field_names([said.text])[0]) for said in documents.settings(page)]
     assert [str(said) for said, name in named if name not in NO_FIELDS | known | variables()] == []

@@ -9,15 +9,10 @@ from harbortrainer.cli.main import main
     ("argv", "words"),
     [
         (["bakend=tinker"], "bakend: no such field; did you mean backend?"),
-        (["backend=cloud"], "backend=cloud: must be one of tinker, skyrl-tx"),
-        (["refresh=maybe"], "refresh=maybe: must be true or false"),
         (["backend"], "backend: no such command; one of server, docker, hosts, clean"),
-        (["server", "a:1"], "skyrl_tx_url=a:1: must start with http://"),
         (["clean", "remov=true"], "remov: no such field; did you mean remove?"),
         (["clean", "images_older_than_days=0"], "images_older_than_days=0.0: must be 1 or more, or None"),
         (["docker", "tasks_dir=no/such"], "tasks_dir: no/such is not a folder"),
-        (["docker", "n_parallel_envs=0"], "n_parallel_envs=0: must be above 0"),
-        (["docker", "n_parallel_envs=many"], "n_parallel_envs=many: must be a whole number"),
     ],
 )
 def test_a_mistake_is_one_line(argv, words, capsys, monkeypatch, tmp_path):
@@ -40,17 +35,3 @@ def test_a_server_that_is_not_there_is_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "backend=skyrl-tx", "skyrl_tx_url=http://127.0.0.1:9"]) == 2
     assert "connection refused" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--help"], ("doctor server", "doctor docker", "doctor clean", "skyrl_tx_url")),
-        (["clean", "--help"], ("remove", "images_older_than_days")),
-        (["docker", "--help"], ("tasks_dir", "n_parallel_envs")),
-    ],
-)
-def test_help_names_commands_and_fields(argv, words, capsys):
-    assert main(["doctor", *argv]) == 0
-    text = capsys.readouterr().out
-    assert all(word in text for word in words)

@@ -142,15 +142,11 @@ class EvaluatedRollouts(TimedRollouts):
                 done[name] = trial
         finally:
             self.evaluating -= 1
-        return [_group(tasks_P[0].name, [done[name] for name in sorted(done)])]
+        return [group_trajectories(tasks_P[0].name, [done[name] for name in sorted(done)])]
 
     def _trial(self, name: str, task: Any, member: int, version: int = -1) -> Any:
         made = super()._trial(name, task, member)
         return replace(made, turns=tuple(replace(turn, weights_version=version) for turn in made.turns))
-
-
-def _group(name: str, trials: list[Any]) -> Any:
-    return group_trajectories(name, trials)
 
 
 def made(folder: Path, server: Server, **settings: Any) -> Run:

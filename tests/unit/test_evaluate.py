@@ -17,11 +17,10 @@ from harbortrainer.errors import UserError
 from harbortrainer.evaluation import session
 from harbortrainer.evaluation.arguments import FIELDS, FREE, EvalArgs, parse, trainer_config
 from harbortrainer.learning.trajectory import Outcome
-from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from tests.support.evaluations import KnowsAll, copy_tasks, make_run, recorder, result, run
-from tests.support.fakes import chat_template
+from tests.support.fakes import QWEN3, byte_tokenizer, chat_template
 from tests.support.recorded_run import fake_outside
 
 __all__ = ["recorder", "run"]  # fixtures
@@ -156,14 +155,14 @@ def test_a_checkpoint_at_another_backend_is_refused(run, recorder, tmp_path, cap
     assert not recorder.kinds("open") and not (tmp_path / "out").exists()
 
 
-def test_weights_that_the_server_does_not_have_end_it_at_once(run, tmp_path, monkeypatch, capsys):
-    async def missing() -> None:
-        answer = httpx.Response(404, request=httpx.Request("GET", "http://here:1"))
-        raise tinker.NotFoundError("Model not found", response=answer, body={})
+def test_weights_that_the_server_does_not_have_end_it_at_once(run, tmp_path, capsys):
+    class Knows(KnowsAll):
+        async def get_weights_info_by_tinker_path(self, path):  # pyright: ignore[reportIncompatibleMethodOverride]
+            answer = httpx.Response(404, request=httpx.Request("GET", "http://here:1"))
+            raise tinker.NotFoundError("Model not found", response=answer, body={})
 
-    monkeypatch.setattr(KnowsAll, "get_weights_info_by_tinker_path", lambda *_: missing())
     folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "rename-1"), 5)
-    assert run(f"checkpoint={folder}") == 2
+    assert run(f"checkpoint={folder}", server=Knows) == 2
     shown = capsys.readouterr()
     assert "error: run@5: reading tinker://m/weights/s5: the server does not have these weights" in shown.err
     assert "as soon as the server answers" not in shown.out
@@ -198,42 +197,34 @@ def test_sets_and_domains_have_numbers_of_their_own(run, tmp_path, capsys):
     assert [task["name"] for task in policy["per_task"]] == ["a/count-1", "create-1", "b/count-1"]
 
 
+def spoil(out: Path, what: str) -> None:
+    """Change a file of an evaluation, or of its tasks."""
+    name, _, text = what.partition(" ")
+    if text:
+        (out.parent / name).write_text(text)
+    else:
+        (out.parent / name).unlink()
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("argument", "spoiled", "words"),
     [
-        ("trials=3", "was started with trials=2"),
-        ("temperature=0.5", "temperature=0.5"),
-        ("model_name=models/two", "model_name=models/two"),
+        ("trials=3", "", "was started with trials=2"),
+        ("temperature=0.5", "", "temperature=0.5"),
+        ("model_name=models/two", "", "model_name=models/two"),
+        ("trials=2", "out/config.json [1]", "config.json is damaged"),
+        ("trials=2", 'out/plan.json "text"', "plan.json is damaged"),
+        ("trials=2", "out/ledger.jsonl", "ledger.jsonl, which counts"),
+        ("trials=2", "tasks/create-1/instruction.md Something else.", "create-1 changed since"),
     ],
 )
-def test_a_continued_evaluation_stays_the_same_one(run, tmp_path, capsys, change, words):
+def test_a_continued_evaluation_stays_the_same_one(run, tmp_path, capsys, argument, spoiled, words):
     assert run() == 0
-    assert run(change) == 2
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["config.json", "plan.json"])
-@pytest.mark.parametrize("text", ["[1]", '"text"'])
-def test_a_damaged_file_of_a_continued_evaluation_is_one_line(run, tmp_path, capsys, name, text):
-    assert run() == 0
-    (tmp_path / "out" / name).write_text(text)
-    assert run() == 2
+    if spoiled:
+        spoil(tmp_path / "out", spoiled)
+    assert run(argument) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and f"{name} is damaged" in line
-
-
-def test_a_continued_evaluation_without_its_ledger_is_refused(run, tmp_path, capsys):
-    assert run() == 0
-    (tmp_path / "out" / "ledger.jsonl").unlink()
-    assert run() == 2
-    assert f"out={tmp_path / 'out'}: ledger.jsonl, which counts" in capsys.readouterr().err
-
-
-def test_changed_tasks_are_another_evaluation(run, tmp_path, capsys):
-    assert run() == 0
-    (tmp_path / "tasks" / "create-1" / "instruction.md").write_text("Something else.\n")
-    assert run() == 2
-    assert "create-1 changed since" in capsys.readouterr().err
+    assert line.startswith("error: ") and words in line
 
 
 @pytest.mark.parametrize(
@@ -275,7 +266,8 @@ def test_shared_fields_are_the_trainers():
 
 def test_conversations_are_exported_and_shown(run, tmp_path, capsys, monkeypatch):
     assert run() == 0
-    monkeypatch.setattr(ChatTemplate, "load", lambda *_: chat_template())  # the run's model is on no disk
+    monkeypatch.chdir(tmp_path)
+    byte_tokenizer(QWEN3).save_pretrained("models/one")
     capsys.readouterr()
     out = str(tmp_path / "out")
     assert main(["evaluate", "export", out]) == 0

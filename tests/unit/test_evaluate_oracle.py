@@ -46,16 +46,6 @@ def test_an_oracle_needs_no_server(run, recorder, tmp_path, monkeypatch, capsys)
             assert not np.any(sequence.logprobs_T)
 
 
-def test_an_oracles_evaluation_continues(run, recorder, tmp_path):
-    assert run(ORACLE) == 0
-    before = (tmp_path / "out" / "evaluation.json").read_bytes()
-    next((tmp_path / "out").rglob("e000000-p03-g01.npz")).unlink()
-    assert run(ORACLE) == 0
-    assert len(recorder.kinds("trial")) == 1 and not recorder.kinds("open")
-    assert (tmp_path / "out" / "evaluation.json").read_bytes() == before
-    assert run("checkpoint=base") == 2
-
-
 @pytest.mark.parametrize("arguments", [(ORACLE, "against=base"), ("checkpoint=base", "against=oracle")])
 def test_an_oracle_is_compared_with_weights(run, recorder, tmp_path, arguments):
     assert run(*arguments) == 0

@@ -46,18 +46,6 @@ def test_tasks_of_git_and_of_a_folder_chosen_by_globs(run, tmp_path, capsys):
     assert "tasks_exclude" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("argument", "words"),
-    [
-        ("tasks_include=nothing-*", "tasks_include=nothing-*: matches none"),
-        ("tasks_dir=nowhere", "nowhere is not a folder"),
-    ],
-)
-def test_mistakes_about_sources_are_one_line(run, tmp_path, capsys, argument, words):
-    assert run(argument) == 2
-    assert words in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
 def test_the_user_is_that_of_the_runs_last_process(tmp_path: Path) -> None:
     """The run was resumed with another address of its user, and an evaluation asked the first one."""
     folder = make_run(tmp_path / "run", copy_tasks(tmp_path / "trained", "count-1"), 5)

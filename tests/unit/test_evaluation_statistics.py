@@ -75,13 +75,6 @@ def test_one_trial_a_task_is_wilsons_interval():
     assert (estimate.low, estimate.high) == pytest.approx((0.5313, 0.8881), abs=1e-4)
 
 
-def test_trials_of_a_task_are_no_independent_observations():
-    """20 tasks that always or never pass say no more after 8 trials than after one."""
-    assert half_width(estimate_mean([1.0] * 12 + [0.0] * 8)) > 0.19
-    narrow = half_width(estimate_mean([0.6] * 10 + [0.5] * 10))
-    assert narrow < 0.03
-
-
 def test_an_interval_stays_within_0_and_1_and_is_never_empty_where_all_pass():
     estimate = estimate_mean([1.0] * 30)
     assert estimate.high == 1.0
@@ -118,11 +111,6 @@ def test_rewards_beyond_0_and_1_have_an_interval_too():
     assert estimate.low < 0 < estimate.high
     assert half_width(estimate) == pytest.approx(student_quantile(0.95, 3) * estimate.stderr)
     assert estimate_mean([7.0]).low == -math.inf
-
-
-def test_no_task_has_no_mean():
-    assert math.isnan(estimate_mean([]).mean)
-    assert estimate_mean([]).n_tasks == 0
 
 
 def rewards(rates, trials, seed):

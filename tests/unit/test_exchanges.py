@@ -9,12 +9,11 @@ from harbortrainer.model_api.exchange import MATCHED
 from harbortrainer.model_api.reply import Over, Unavailable
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.serve import exchanges as module
 from harbortrainer.serve.exchanges import Exchanges
 from tests.support.fakes import QWEN3, ScriptedClient, chat_template
 
 
-def desk(answers: Any, context_limit: int = 400) -> tuple[Exchanges, ScriptedClient]:
+def desk(answers: Any, context_limit: int = 400, kept: int = 9) -> tuple[Exchanges, ScriptedClient]:
     template = chat_template(QWEN3)
     client, sampler = ScriptedClient(answers, template), PolicySampler(attempts=1)
     sampler.publish(client, 0)
@@ -22,16 +21,12 @@ def desk(answers: Any, context_limit: int = 400) -> tuple[Exchanges, ScriptedCli
     def new() -> Conversation:
         return Conversation(sampler, template, max_tokens=32, temperature=0.0, context_limit=context_limit)
 
-    return Exchanges(new, template, at_once=8), client
+    return Exchanges(new, template, at_once=8, kept=kept), client
 
 
 def asks(*texts: str) -> list[dict[str, str]]:
     """User and assistant by turns."""
     return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
-
-
-async def away(*_: Any, **__: Any) -> Any:
-    raise ConnectionError("away")
 
 
 async def test_each_conversation_goes_on_with_its_own_ids() -> None:
@@ -45,20 +40,26 @@ async def test_each_conversation_goes_on_with_its_own_ids() -> None:
     assert exchange.stats[MATCHED] == 1
 
 
-async def test_a_forgotten_conversation_is_read_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT", 1)
-    served, client = desk(["one", "two", "three"])
+async def test_a_forgotten_conversation_is_read_as_text() -> None:
+    served, client = desk(["one", "two", "three"], kept=1)
     await served.say(asks("a"))
     await served.say(asks("b"))
+    assert len(served._open) == 1
     assert (await served.say(asks("a", "one", "more"))).text == "three"
     assert len(client.requests) == 3
 
 
 async def test_a_fault_of_sampling_ends_no_conversation() -> None:
-    served, client = desk(["one", "two"])
+    answers = iter(["one", None, "two"])
+
+    def answer(_: Any) -> str:
+        if (text := next(answers)) is None:
+            raise ConnectionError("away")
+        return text
+
+    served, _ = desk(answer)
     await served.say(asks("a"))
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Unavailable, match="gives no answer now"):
-        patch.setattr(client, "sample", away)
+    with pytest.raises(Unavailable, match="gives no answer now"):
         await served.say(asks("a", "one", "more"))
     assert (await served.say(asks("a", "one", "more"))).text == "two"
 

@@ -1,14 +1,13 @@
 """Export: what leaves Tinker cloud, through a stand-in of its SDK; whole models, through one of the cookbook."""
 
-import contextlib
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -18,8 +17,7 @@ from harbortrainer.weights import export as exporting
 from harbortrainer.weights.arguments import ExportArgs
 from harbortrainer.weights.fetch import fetch_adapter
 from harbortrainer.weights.merge import check_merging
-from tests.support.fakes import chat_template
-from tests.support.recorded_run import Answer
+from tests.support.recorded_run import Answer, FakeApi, Recorder, fake_outside
 
 PATH = "tinker://run-1/weights/final"
 EXTERNAL = "tinker://run-2/external_weights/export"
@@ -73,6 +71,9 @@ class Cloud:
 
     async def delete_checkpoint_from_tinker_path(self, path: str) -> None:
         self.asked.append(("delete", path))
+
+    def close(self, status: str) -> Answer[Any]:
+        return Answer(None)
 
     @property
     def session(self) -> Session:
@@ -128,21 +129,24 @@ mkdir "$5" && echo whole >"$5/model.safetensors"
 """
 
 
+class CloudApi(FakeApi):
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__(Recorder())
+        self._cloud = cloud
+
+    async def session(self, rest: Any, url: str, key: str, say: Any) -> Session:
+        return self._cloud.session
+
+
 @pytest.fixture
 def cloud(storage: str, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    found = Cloud(urls(storage))
-
-    @contextlib.asynccontextmanager
-    async def session(*_: Any) -> AsyncIterator[Session]:
-        yield found.session
-
     monkeypatch.setenv("TINKER_API_KEY", "tml-key")
-    monkeypatch.setattr(exporting, "_session", session)
-    monkeypatch.setattr(exporting, "check_health", AsyncMock(return_value={}))
-    monkeypatch.setattr(exporting, "first_contact", lambda _url, work, _about, known: work)
-    monkeypatch.setattr(exporting.ChatTemplate, "load", lambda *_: chat_template())
-    monkeypatch.setattr(type(chat_template().tokenizer), "save_pretrained", lambda *_: None)
-    return found
+    return Cloud(urls(storage))
+
+
+async def export(cloud: Cloud, **fields: Any) -> int:
+    outside = replace(fake_outside(Recorder()), api=CloudApi(cloud))
+    return await exporting.export(ExportArgs(checkpoint=PATH, merged=True, **fields), outside)
 
 
 def python(folder: Path, program: str = MERGES) -> str:
@@ -152,8 +156,7 @@ def python(folder: Path, program: str = MERGES) -> str:
 
 
 async def test_a_whole_model_has_no_adapter_beside_it(cloud: Cloud, tmp_path: Path) -> None:
-    args = ExportArgs(checkpoint=PATH, to=str(tmp_path / "out"), merged=True, python=python(tmp_path))
-    assert await exporting.export(args) == 0
+    assert await export(cloud, to=str(tmp_path / "out"), python=python(tmp_path)) == 0
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"model.safetensors", "README.md"}
     card = (tmp_path / "out" / "README.md").read_text()
     assert "library_name: transformers" in card and "# A model of one" in card
@@ -164,11 +167,11 @@ async def test_without_torch_nothing_is_asked_and_a_failed_merge_leaves_nothing(
     lacking = python(tmp_path, "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\"; exit 1\n")
     out = tmp_path / "out"
     with pytest.raises(UserError, match=r"merged=true: .*python has no tinker-cookbook with torch \(ModuleNotFound"):
-        await exporting.export(ExportArgs(checkpoint=PATH, to=str(out), merged=True, python=lacking))
+        await export(cloud, to=str(out), python=lacking)
     assert cloud.asked == []
     with pytest.raises(UserError, match=r"nowhere has no tinker-cookbook with torch \(No such file"):
         await check_merging(str(tmp_path / "nowhere"))
     broken = python(tmp_path, MERGES.replace("models/one", "models/two"))
     with pytest.raises(UserError, match=r"build_hf_model failed: ValueError: no adapter"):
-        await exporting.export(ExportArgs(checkpoint=PATH, to=str(out), merged=True, python=broken))
+        await export(cloud, to=str(out), python=broken)
     assert not out.exists() and [file.name for file in tmp_path.iterdir()] == ["python"]

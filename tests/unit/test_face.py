@@ -20,14 +20,11 @@ from tests.support.recorded_run import Recorder, fake_outside
 from tests.support.small_settings import copy_tasks
 
 
-@pytest.fixture(autouse=True)
-def without_environment_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(face, "load_environment", lambda: None)
-
-
 @pytest.fixture
-def config(tmp_path: Path) -> harbortrainer.Config:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> harbortrainer.Config:
+    """Of a run in a folder without environment files."""
     tasks = copy_tasks(tmp_path / "tasks", ("count-1", "create-1"))
+    monkeypatch.chdir(tmp_path)
     return harbortrainer.Config(
         backend="skyrl-tx", skyrl_tx_url="http://here:1", model_name="models/one", tasks_dir=tasks,
         logs_dir=str(tmp_path), batch_size=1, group_size=2, eval_tasks=("create-1",), save_every=1,

@@ -100,15 +100,6 @@ async def test_the_observer_sees_each_hosts_trials_and_the_metrics_count_losses(
     assert fleet.metrics == {"hosts/joined": 1.0, "hosts/places": 4.0, "hosts/lost": 1.0}
 
 
-async def test_a_thousand_places_are_filled_and_no_more() -> None:
-    async with fleet_of(*(FakeHost(f"h{n}", 100) for n in range(10))) as (_, trials):
-        await trials.start(1010)
-        assert sorted(trials.on) == list(range(1000))
-        assert {name: [*trials.on.values()].count(name) for name in trials.on.values()} == {
-            f"h{n}": 100 for n in range(10)
-        }
-
-
 async def test_a_host_that_left_gets_no_trial_and_its_places_are_gone() -> None:
     a, b = FakeHost("a", 2), FakeHost("b", 2)
     async with fleet_of(a, b) as (fleet, trials):
@@ -140,10 +131,3 @@ async def test_without_a_host_for_too_long_the_run_ends() -> None:
         await trials.start(1)
         with pytest.raises(EnvironmentFault, match=r"no host for trials in 0\.01 s: start one.*outage_limit_sec"):
             await trials.tasks[0]
-
-
-async def test_closing_closes_every_host() -> None:
-    a, b = FakeHost("a"), FakeHost("b")
-    async with fleet_of(a, b) as (fleet, _):
-        await fleet.close()
-        assert (a.closed, b.closed) == (1, 1)

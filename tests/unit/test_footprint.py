@@ -8,6 +8,7 @@ from docker.errors import APIError
 
 from harbortrainer.docker.integrity import footprint as footprints
 from harbortrainer.docker.integrity.asked import Footprint
+from tests.support.fake_engine import FakeEngine, use_engine
 
 FOOTPRINT = Footprint(frozenset({"/usr/bin/jq"}), frozenset({"/app/out"}), frozenset({80}), frozenset({"redis"}))
 
@@ -26,7 +27,7 @@ async def test_a_daemon_that_fails_says_nothing_about_a_solution(
         return FOOTPRINT
 
     key = f"daemon {error}"
-    monkeypatch.setattr(footprints, "ping_docker", lambda: "refused")
+    use_engine(monkeypatch, FakeEngine())
     with pytest.raises(type(error)):
         await footprints.learned(key, "task", learn)
     assert await footprints.learned(key, "task", learn) == FOOTPRINT, "the second of two tries"

@@ -88,19 +88,3 @@ def test_a_process_that_ends_early_is_a_failure(tmp_path: Path) -> None:
     status, said = run(tmp_path, test_one="import os\ndef test_one(): os._exit(0)", test_two="def test_two(): ...")
     assert status == pytest.ExitCode.TESTS_FAILED, said
     assert "a process of the tests ended with status 0 at test_one.py::test_one" in said
-
-
-def test_after_the_last_failure_that_is_wanted_no_file_is_begun(tmp_path: Path) -> None:
-    one = "def test_fails(): assert False\ndef test_second(): ..."
-    seen = "until(lambda: 'F' in pathlib.Path('said').read_text())"
-    two = f"import pathlib\nfrom conftest import until\ndef test_first(): {seen}\ndef test_second(): ..."
-    status, said = run(tmp_path, "--maxfail=1", test_one=one, test_two=two, test_zzz="def test_three(): ...")
-    assert status == pytest.ExitCode.TESTS_FAILED and "stopping after 1 failures" in said, said
-    assert "test_three" not in (tmp_path / "ran").read_text()
-
-
-def test_collection_alone_and_its_faults_are_pytests_own(tmp_path: Path) -> None:
-    status, said = run(tmp_path, "--collect-only", test_one=ONE)
-    assert (status, "3 tests collected" in said, (tmp_path / "ran").exists()) == (0, True, False), said
-    status, said = run(tmp_path, test_one="import nothing_such")
-    assert status == pytest.ExitCode.INTERRUPTED and "No module named 'nothing_such'" in said

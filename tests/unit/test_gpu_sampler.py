@@ -1,25 +1,18 @@
 """vLLM's transfers for a GPU machine: code of other GPUs is taken out, parts are checked; numbers of bench.sampler."""
 
 import argparse
-import asyncio
-import json
 import os
 import re
 import shutil
 import struct
 import subprocess
-import sys
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import sampler_start
 
-from bench.sampler import NAMES, SMALL, measured, measures
-from bench.sampler_measures import Answer, Bench, agreement, engine_of, share_cached
 from scripts.gpu.fat_binary import MAGIC, entries, trim
 from scripts.models.tiny_model import SHAPES, header, pieces, places
 
@@ -135,26 +128,6 @@ def test_on_a_shared_gpu_vllm_takes_the_trainers(monkeypatch: pytest.MonkeyPatch
     assert sampler_start.first_gpu() == "0"
 
 
-def test_numbers_of_trust() -> None:
-    found = agreement(np.array([0.0, 0.2, -0.2, 0.05]))
-    assert found["mean_abs_nats"] == pytest.approx(0.1125) and found["max_abs_nats"] == pytest.approx(0.2)
-    assert found["share_outside_0.9_1.1"] == 0.5
-    assert found["kl_sampler_trainer"] == pytest.approx(0.0104, abs=2e-3)
-    assert share_cached({}, {"prompt_tokens": 10, "cached_tokens": 9}) == 0.9
-    assert share_cached({"prompt_tokens": 10}, {"prompt_tokens": 10}) == 0.0
-
-
-def test_only_known_measures_run() -> None:
-    bench = Bench("http://127.0.0.1:1", "models/quickstart", SMALL, 0)
-    assert (*measures(bench, None), "kill") == NAMES == tuple(measures(bench, Path()))
-
-
-def test_no_vllm_is_killed_where_none_runs(tmp_path: Path) -> None:
-    (tmp_path / "vllm.json").write_text('[{"url": "http://127.0.0.1:1"}]')
-    with pytest.raises(RuntimeError, match=r"no process of vLLM at http://127\.0\.0\.1:1"):
-        engine_of(tmp_path)
-
-
 def test_a_large_model_is_written_piece_by_piece() -> None:
     shapes = places(50, "qwen3", SHAPES["tiny"])
     file = b"".join(pieces(shapes, "bfloat16"))
@@ -237,50 +210,6 @@ def test_vllm_is_considered_where_it_is_installed_and_one_gpu_is_shared(tmp_path
     assert wasted == "error: VLLM_GPUS=1: SAMPLER=jax samples without vLLM; unset VLLM_GPUS, or SAMPLER"
     missing = f"rm {tmp_path}/server/vllm/.venv/bin/python; default_sampler 1"
     assert on_three_gpus(tmp_path, missing) == "jax"
-
-
-def test_samplers_are_compared_by_their_bars(tmp_path: Path) -> None:
-    lines = {"vllm": {"cold_sec": 4.0, "turn_2_sec": 1.0}, "jax": {"cold_sec": 10.0}}
-    for name, values in lines.items():
-        failed = {"measure": "idle", "failed": "OSError: no"}
-        text = "\n".join(json.dumps(line) for line in ({"measure": "cold", **values}, failed))
-        (tmp_path / f"{name}.jsonl").write_text(text + "\n")
-    command = [sys.executable, "-m", "scripts.gpu.compare_samplers", str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert " ".join(said[0].split()) == "cold cold_sec vLLM 4 JAX 10 vLLM / JAX at most 0.5: 0.4"
-    assert said[1].endswith("at most 0.2: -") and said[3].startswith("publish publish_sec")
-    assert 'JAX failed: {"idle": "OSError: no"}' in said
-
-
-class _Stuck(Bench):
-    """Answers `answers` samples, then none."""
-
-    def __init__(self, answers: int) -> None:
-        super().__init__("http://127.0.0.1:1", "models/quickstart", SMALL, 0)
-        self.answers = answers
-
-    async def compile_sec(self) -> float:
-        return 5.0
-
-    async def _sampler_state(self) -> dict[str, Any]:
-        return {}
-
-    async def _sample(self, prompt: list[int], tokens: int | None = None, stop: Sequence[int] = ()) -> Answer:
-        await asyncio.sleep(0.01)  # as long as a fast sample
-        self.answers -= 1
-        if self.answers < 0:
-            await asyncio.Event().wait()
-        return Answer(prompt[:8], [0.0] * 8)
-
-
-def test_a_measure_that_its_limit_ends_keeps_the_turns_that_all_trials_have_ended() -> None:
-    bench = _Stuck(2 * SMALL.trials + 1)
-    line = asyncio.run(measured("trials", bench, bench.trials, 1.0))
-    assert line["failed"].startswith("TimeoutError")
-    assert len(line["turn_ends_sec"]) == 2 and line["turn_compiled_sec"] == [0.0, 0.0]
-    whole = _Stuck(SMALL.turns * SMALL.trials)
-    line = asyncio.run(measured("trials", whole, whole.trials, 5))
-    assert len(line["turn_ends_sec"]) == SMALL.turns and line["trials_sec"] == line["turn_ends_sec"][-1]
 
 
 def test_a_start_deletes_the_compiled_programs_that_were_read_longest_ago(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from docker.errors import DockerException
 
 from harbortrainer.backend.contract import CLOUD, TINKER_DOCUMENTS
 from harbortrainer.backend.terms import agree
-from harbortrainer.bundled.hosts import facts
 from harbortrainer.bundled.hosts.facts import code, refuse_different
 from harbortrainer.bundled.hosts.messages import Job, MachineFacts, pack_folder, unpack_folder
 from harbortrainer.bundled.hosts.node import Node
@@ -30,7 +29,7 @@ from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.venue import RunParts
 from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.fakes import chat_template
-from tests.support.hosts_rig import FACTS, SILENCE, Rig, Room, Venue, Wire, in_virtual_time, now
+from tests.support.hosts_rig import FACTS, SILENCE, Rig, Room, Venue, Wire, now, virtually
 
 
 @dataclass(frozen=True)
@@ -67,48 +66,38 @@ def test_other_code_and_a_shared_daemon_are_refused() -> None:
         refuse_different("h1", same, [("h0", same)])
 
 
-def test_a_changed_script_of_the_package_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_script_of_the_package_is_other_code(tmp_path: Path) -> None:
     """terminal.sh decides how long a command is waited for."""
-    monkeypatch.setattr(facts, "__file__", str(tmp_path / "venues" / "hosts" / "facts.py"))
-    script = tmp_path / "rollout" / "terminal.sh"
-    script.parent.mkdir()
-    found = set[str]()
-    for text in ("set -f\n", "set +f\n"):
-        script.write_text(text)
-        found.add(code.__wrapped__()["harbortrainer"])
-    assert len(found) == 2
+    for name, text in (("a", "set -f\n"), ("b", "set +f\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "terminal.sh").write_text(text)
+    assert code(tmp_path / "a")["harbortrainer"] != code(tmp_path / "b")["harbortrainer"]
 
 
-def test_a_host_whose_clean_up_fails_leaves_all_the_same(tmp_path: Path) -> None:
+@virtually
+async def test_a_host_whose_clean_up_fails_leaves_all_the_same(tmp_path: Path) -> None:
     """Its process would stay for ever; what waits beside it cleans once that is dead."""
-
-    async def work() -> None:
-        rig = Rig(tmp_path)
-        job = job_at(rig, Broken(at_end=RuntimeError("no clean-up")))
-        node = Node(job, lambda: rig.left.append(now()), lambda: FACTS, lambda _: None)
-        await node.start()
-        await node.prepare()
-        await node.poll(now())
-        await asyncio.sleep(2 * SILENCE)
-        assert rig.left == [pytest.approx(SILENCE)]
-
-    in_virtual_time(work)
+    rig = Rig(tmp_path)
+    job = job_at(rig, Broken(at_end=RuntimeError("no clean-up")))
+    node = Node(job, lambda: rig.left.append(now()), lambda: FACTS, lambda _: None)
+    await node.start()
+    await node.prepare()
+    await node.poll(now())
+    await asyncio.sleep(2 * SILENCE)
+    assert rig.left == [pytest.approx(SILENCE)]
 
 
-def test_a_daemon_that_fails_while_a_host_joins_is_that_hosts_fault(tmp_path: Path) -> None:
+@virtually
+async def test_a_daemon_that_fails_while_a_host_joins_is_that_hosts_fault(tmp_path: Path) -> None:
     """Named in one line, and no error of the whole run."""
-
-    async def work() -> None:
-        rig = Rig(tmp_path)
-        job = job_at(rig, Broken(at_start=DockerException("connection\nrefused")))
-        node = Node(job, lambda: None, lambda: FACTS, lambda _: None)
-        host = RemoteHost("h0", Wire(node), 4, rig.run, SILENCE, lambda _: None)
-        await host.start()
-        with pytest.raises(UserError, match=r"^host h0: Docker failed \(connection refused\); see whether it runs"):
-            await host.ask("prepare")
-        await host.close()
-
-    in_virtual_time(work)
+    rig = Rig(tmp_path)
+    job = job_at(rig, Broken(at_start=DockerException("connection\nrefused")))
+    node = Node(job, lambda: None, lambda: FACTS, lambda _: None)
+    host = RemoteHost("h0", Wire(node), 4, rig.run, SILENCE, lambda _: None)
+    await host.start()
+    with pytest.raises(UserError, match=r"^host h0: Docker failed \(connection refused\); see whether it runs"):
+        await host.ask("prepare")
+    await host.close()
 
 
 def test_a_killed_process_is_cleaned_up_after(tmp_path: Path) -> None:

@@ -22,6 +22,12 @@ class Has(FakeEngine):
     def images(self, **_: Any) -> list[dict[str, Any]]:
         return [{"RepoTags": self._names}]
 
+    def inspect_image(self, image: str) -> dict[str, Any]:
+        return {"RootFS": {"Layers": ["base", "first", image]}}
+
+    def history(self, _: str) -> list[dict[str, Any]]:
+        return [{"Size": size, "CreatedBy": ""} for size in (GB // 2, GB, GB)]
+
 
 def test_bytes_and_hours_come_from_images_that_were_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -30,8 +36,7 @@ def test_bytes_and_hours_come_from_images_that_were_made_here(tmp_path: Path, mo
     start = "task images: 10 for 10 tasks, of 12 different steps, 6 missing"
     assert needs.needs_note(tasks, 2, 4) == [f"{start}; bytes and hours are known once 3 of them were made here"]
     for n, task in enumerate(tasks[:4]):
-        monkeypatch.setattr(layers, "layers", lambda _, n=n: {"base": GB, "first": GB, f"second {n}": GB // 2})
-        layers.note_made(names_of(task)[0], "id", 600.0)
+        layers.note_made(names_of(task)[0], f"id {n}", 600.0)
     with layers._file().open("a") as file:
         file.write('["killed while it was writ')
     assert needs.needs_note(tasks, 2, 4) == [

@@ -14,6 +14,7 @@ from harbortrainer.docker.images.builds import ImageError, LateError
 from harbortrainer.docker.images.supply import ImageSupply, builds_at_once
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
+from tests.support.virtual_time import in_virtual_time
 
 BROKEN = "cannot build /t/a: The command 'false' returned 1\nStep 2/2 : RUN false\n ---> 12ab\nno rule to make it\n"
 
@@ -171,26 +172,23 @@ async def test_later_faults_end_no_run() -> None:
         assert all(await asyncio.gather(*(lacking(images, n) for n in bad)))
 
 
-async def test_progress_is_said_while_trials_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supply, "SAY_SEC", 0.001)
-    lines, ends = list[str](), asyncio.Event()
+def test_progress_is_said_while_trials_wait() -> None:
+    lines = list[str]()
 
     async def make(task: Path) -> bool:
-        if task.name == "b":
-            await ends.wait()
+        await asyncio.sleep(1.5 * supply.SAY_SEC if task.name == "b" else 0)
         return True
 
-    async with ImageSupply(make, 1, 9.0, lines.append, 3) as images:
-        images.expect([Path("a"), Path("b"), Path("c")])
-        waiting = asyncio.create_task(lacking(images, "b"))
-        while not lines:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        ends.set()
-        assert await waiting == ""
-    assert lines[0] == (
-        "task images: those of 1 of the next 3 tasks are ready, 1 under way (b for 0 s); about 1 min for the others; "
+    async def work() -> None:
+        async with ImageSupply(make, 1, 900.0, lines.append, 3) as images:
+            images.expect([Path("a"), Path("b"), Path("c")])
+            assert await lacking(images, "b") == ""
+
+    in_virtual_time(work())
+    assert lines == [
+        "task images: those of 1 of the next 3 tasks are ready, 1 under way (b for 30 s); about 1 min for the others; "
         "1 tasks wait for theirs"
-    )
+    ]
 
 
 async def test_trials_start_and_images_are_made_while_others_are_pushed_and_a_run_ends_after_the_last_push() -> None:
@@ -226,9 +224,8 @@ async def settle(let: asyncio.Event) -> None:
     await let.wait()
 
 
-async def test_no_more_images_are_made_at_once_after_an_outage_either(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_images_are_made_at_once_after_an_outage_either() -> None:
     """All tasks ahead met the daemon's end; their pauses ended at the same time."""
-    monkeypatch.setattr(supply, "PAUSES_SEC", (0.01,))
     builder = Builder({str(n): [DockerException("gone"), None] for n in range(8)})
     async with supplying(builder, 2) as images:
         images.expect([Path(str(n)) for n in range(8)])

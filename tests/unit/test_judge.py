@@ -1,6 +1,5 @@
 """Grade and shaping are two fields: the judge shapes training, and nothing of it reaches an evaluation."""
 
-import ast
 import asyncio
 import json
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ import pytest
 from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
-from harbortrainer.evaluation.arguments import EvalArgs
 from harbortrainer.learning.batch import assemble, has_signal
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
 from harbortrainer.other_models.chat_client import ApiAddress, ChatClient, EndpointError, Spoken
@@ -22,7 +20,6 @@ from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from harbortrainer.setting import settings
 from harbortrainer.train import parse
 from harbortrainer.watch.wandb_log import wandb_project
-from tests.conftest import ROOT
 from tests.support.chat_server import chat_server, says
 from tests.support.recorded_run import FakeEndpoint, FakeServer, Recorder, fake_run
 from tests.support.small_settings import BASE, TASKS, copy_tasks
@@ -98,31 +95,6 @@ def test_oversampling_counts_a_group_by_the_rewards_that_it_is_trained_with(
     config = Config(**{**{name: getattr(CONFIG, name) for name in settings(Config)}, "oversample_max": 2})
     assert has_signal(one, config) is signal
     assert bool(assemble([one], config).sequences_D) is signal
-
-
-def test_only_the_assembling_of_a_batch_reads_shaping() -> None:
-    readers = set()
-    for path in (ROOT / "src" / "harbortrainer").rglob("*.py"):
-        text = path.read_text()
-        for node in ast.walk(ast.parse(text)) if "shaping" in text else ():
-            named = isinstance(node, ast.Attribute) and node.attr == "shaping" and isinstance(node.ctx, ast.Load)
-            if named:
-                readers.add(str(path.relative_to(ROOT / "src" / "harbortrainer")))
-    assert readers == {"learning/batch.py", "learning/brought.py", "run/trajectories.py"}, (
-        "the second adds to it, the third is the file format"
-    )
-    users = [
-        path.name
-        for path in (ROOT / "src" / "harbortrainer").rglob("*.py")
-        if "additions(" in path.read_text() and path.name != "trajectories.py"
-    ]
-    assert sorted(users) == ["conversations.py", "panel.py", "show.py"], (
-        "shown beside the reward, and computed with nowhere"
-    )
-
-
-def test_an_evaluation_has_no_setting_of_a_judge() -> None:
-    assert "judge" in settings(Config) and "judge" not in settings(EvalArgs)
 
 
 def test_shaping_is_in_the_trials_file_and_older_files_have_none(tmp_path: Path) -> None:

@@ -28,15 +28,15 @@ NAME = "s000000-p00-g00"
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeRun:
-    monkeypatch.setattr(live, "REST", 0)  # the runs are read at each request
+def made(tmp_path: Path) -> MadeRun:
     made = MadeRun(tmp_path / "run", tasks=2, group=2, turns=2)
     made.train(0)
     return made
 
 
 def client(*runs: Path) -> TestClient:
-    return TestClient(application(Feed(runs), "run"), base_url="http://127.0.0.1")
+    """The runs are read at each request."""
+    return TestClient(application(Feed(runs, rest=0), "run"), base_url="http://127.0.0.1")
 
 
 @pytest.fixture
@@ -158,7 +158,6 @@ def test_the_terminal_of_a_trial_is_drawn(made: MadeRun, walked: Walk) -> None:
 async def test_a_whole_run_is_followed_from_its_first_trial_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "REST", 0)
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     seen: list[dict[str, Any]] = []
     over = threading.Event()

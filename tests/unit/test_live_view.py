@@ -8,7 +8,7 @@ from rich.console import ConsoleDimensions
 
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.rollout.gates import TrialState
-from harbortrainer.watch.view import Batch, LiveView, Notes, RunState, clock, sparkline, view
+from harbortrainer.watch.view import LiveView, Notes, RunState, view
 from tests.support.terminal import ROW, Pane, Terminal, console_of, trajectory
 
 NOTES = {"Ctrl-C": "cancels running trials, saves the weights and ends; a second Ctrl-C leaves at once"}
@@ -36,11 +36,6 @@ def lines(state: RunState, width: int = 120, height: int = 40, notes: Notes = NO
     return ["".join(text for text, _ in line) for line in view(state, notes, width, height)]
 
 
-def batch_of(state: RunState) -> Batch:
-    assert state.batch is not None
-    return state.batch
-
-
 def busy(state: RunState, time: Clock) -> None:
     """A run in the middle of everything."""
     for step in range(1, 13):
@@ -66,17 +61,6 @@ def test_a_step_without_a_grade_counts_and_has_no_reward(state: RunState) -> Non
     assert list(state.step_seconds) == [100.0, 130.0]
 
 
-def test_the_state_counts_trials_by_state_and_groups_with_signal(state: RunState, time: Clock) -> None:
-    busy(state, time)
-    batch = batch_of(state)
-    assert (batch.total, batch.done, batch.failed, batch.replaced) == (48, 3, 1, 1)
-    assert state.states == dict.fromkeys(TrialState, 1) and any("queued 39" in line for line in lines(state))
-    assert (batch.with_signal, len(batch.groups)) == (1, 2) and batch.reward == pytest.approx(1 / 3)
-    for member in range(len(TrialState)):
-        state.moved(f"s000012-p07-g{member:02d}", None)
-    assert not state.states and any("queued 44" in line for line in lines(state))
-
-
 def test_the_remaining_time_follows_past_steps(state: RunState, time: Clock) -> None:
     state.plan(10, [])
     assert state.remaining is None
@@ -94,41 +78,12 @@ def test_the_remaining_time_follows_past_steps(state: RunState, time: Clock) -> 
     assert state.remaining == pytest.approx(8 * 110 - 110), "one evaluation in two steps"
 
 
-def test_tokens_a_second_are_those_of_the_batch(state: RunState, time: Clock) -> None:
-    state.begin(True, 4, "")
-    for seconds, shown in ((0, "600 a second  600 sampled"), (30, "40 a second  1,200 sampled")):
-        time.now = seconds
-        state.sampled(600)
-        assert any(shown in line for line in lines(state))
-
-
 def test_each_hosts_trials_and_places_are_shown_and_many_are_summed(state: RunState) -> None:
     assert not any(line.startswith("hosts") for line in lines(state))
     state.hosts({"10.0.0.2": (3, 4), "10.0.0.3": (0, 4)}, 1)
     assert "hosts   2  lost 1  10.0.0.2 3/4  10.0.0.3 0/4" in lines(state)
     state.hosts({f"h{n}": (n, 9) for n in range(10)}, 0)
     assert "hosts   10  h9 9/9  h8 8/9  h7 7/9  h6 6/9  h5 5/9  h4 4/9  4 others 6/36" in lines(state)
-
-
-def test_many_threads_may_update_the_state(state: RunState) -> None:
-    state.begin(True, 10_000, "")
-
-    def work(thread: int) -> None:
-        for n in range(1000):
-            state.moved(f"{thread}-{n}", TrialState.SAMPLING)
-            state.sampled(1)
-            state.finished(trajectory(f"s000000-p{thread:02d}-g{n:02d}", 1.0))
-            state.moved(f"{thread}-{n}", None)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            with state.lock:
-                lines(state)
-            thread.join(0.01)  # a loop that takes the lock again at once lets none of them in
-    assert not state.states and (batch_of(state).done, batch_of(state).tokens) == (8000, 8000)
 
 
 def test_an_earlier_process_is_remembered(state: RunState) -> None:
@@ -162,31 +117,20 @@ def test_the_view_fits_any_terminal(state: RunState, time: Clock, width: int, he
         assert all(cell_len(line) <= max(1, width - 3) for line in drawn), drawn
 
 
-def test_a_low_view_keeps_steps_and_trials(state: RunState, time: Clock) -> None:
-    busy(state, time)
-    assert lines(state, 40, 40)[-1].endswith("at once"), "what Ctrl-C does is whole"
-    text = "\n".join(lines(state, 120, 4))
-    assert "12/50 done" in text and "3/48 done" in text and "tokens" not in text
-
-
-def test_sparkline_and_clock() -> None:
-    assert sparkline([0, 1, 0.5]) == "▁█▅" and sparkline([0.3, 0.3]) == "▄▄" and sparkline([]) == ""
-    assert (clock(0), clock(61.9), clock(100_000)) == ("0:00:00", "0:01:01", "27:46:40")
-
-
 # -- on a terminal
 
 
 class Screen:
     """A live view on a terminal whose size the test sets."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, state: RunState, columns: int = 80, height: int = 24) -> None:
+    def __init__(self, state: RunState, columns: int = 80, height: int = 24, refresh_sec: float = 1e9) -> None:
         state.title = "run"
         self.terminal = Terminal(columns, height)
         self.console = console_of(Pane(self.terminal))
         self.console.size = ConsoleDimensions(columns, height)
-        self.live = LiveView(self.console, state, lambda: {"Ctrl-C": "ends it"}, threading.RLock())
-        monkeypatch.setattr("harbortrainer.watch.view.REFRESH_SEC", 1e9)
+        self.lock = threading.RLock()
+        self.live = LiveView(self.console, state, lambda: {"Ctrl-C": "ends it"}, self.lock)
+        self.live.refresh_sec = refresh_sec
 
     def resize(self, columns: int) -> None:
         """As a terminal that folds what it shows; the cursor stays behind the last line of the view."""
@@ -202,10 +146,8 @@ class Screen:
         return self.terminal.text.partition("-- run")[0]
 
 
-def test_the_view_is_drawn_in_place_below_what_is_printed(
-    state: RunState, time: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = Screen(monkeypatch, state)
+def test_the_view_is_drawn_in_place_below_what_is_printed(state: RunState, time: Clock) -> None:
+    screen = Screen(state)
     screen.live.open()
     assert screen.terminal.text.startswith("-- run") and not screen.terminal.cursor_shown
     busy(state, time)
@@ -224,11 +166,9 @@ def test_the_view_is_drawn_in_place_below_what_is_printed(
 
 
 @pytest.mark.parametrize("sizes", [(40,), (40, 20), (40, 80), (79, 81)])
-def test_a_resized_terminal_keeps_no_rest(
-    state: RunState, time: Clock, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
-) -> None:
+def test_a_resized_terminal_keeps_no_rest(state: RunState, time: Clock, sizes: tuple[int, ...]) -> None:
     busy(state, time)
-    screen = Screen(monkeypatch, state, height=60)
+    screen = Screen(state, height=60)
     screen.live.open()
     screen.console.print("said")
     for columns in sizes:
@@ -241,11 +181,9 @@ def test_a_resized_terminal_keeps_no_rest(
     assert screen.terminal.text == "said"
 
 
-def test_a_low_terminal_that_scrolls_keeps_what_was_said(
-    state: RunState, time: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_low_terminal_that_scrolls_keeps_what_was_said(state: RunState, time: Clock) -> None:
     busy(state, time)
-    screen = Screen(monkeypatch, state, height=8)
+    screen = Screen(state, height=8)
     screen.live.open()
     for number in range(20):
         screen.live.draw()
@@ -254,17 +192,14 @@ def test_a_low_terminal_that_scrolls_keeps_what_was_said(
     assert screen.terminal.text == "\n".join(f"line {number}" for number in range(20))
 
 
-def test_threads_that_print_leave_no_stray_line(state: RunState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_print_leave_no_stray_line(state: RunState) -> None:
     """The view grows and shrinks meanwhile, and is drawn all the time."""
-    lock = threading.RLock()
-    screen = Screen(monkeypatch, state, height=40)
-    screen.live = LiveView(screen.console, state, lambda: {"Ctrl-C": "ends it"}, lock)
-    monkeypatch.setattr("harbortrainer.watch.view.REFRESH_SEC", 0.0005)
+    screen = Screen(state, height=40, refresh_sec=0.0005)
 
     def say(thread: int) -> None:
         for n in range(100):
             state.plan(n % 2, [])
-            with lock:
+            with screen.lock:
                 screen.console.print(f"{thread}-{n:03d}")
 
     screen.live.open()

@@ -117,12 +117,12 @@ async def shared[T](running: dict[str, asyncio.Task[T]], key: str, work: Callabl
     return await asyncio.shield(task)
 
 
-def first_process(inspected: Mapping[str, Any]) -> int:
+def first_process(inspected: Mapping[str, Any], proc: Path = _PROC) -> int:
     """Return a container's, as this machine numbers it. Raises OSError where the daemon's processes are elsewhere."""
     pid = inspected["State"]["Pid"]
     # of the container, or of the one whose network it shares; its own ID may be in no mount (cgroup version 2)
     mounted = Path(inspected["HostnamePath"]).parent.name
-    if f"/containers/{mounted}/" not in (_PROC / str(pid) / "mountinfo").read_text():
+    if f"/containers/{mounted}/" not in (proc / str(pid) / "mountinfo").read_text():
         raise FileNotFoundError(f"process {pid} of this machine is not the container's")
     return pid
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from harbortrainer.commands import continuing
 from harbortrainer.errors import DiskFault
 
-CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)  # the last: ulimit -f
 PROBE_BYTES = 256 * 1024  # more than one trial writes
 JOURNAL = "ledger.jsonl"
 

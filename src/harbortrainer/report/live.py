@@ -37,9 +37,9 @@ MOST_BYTES, MOST_NAMES = 4_000_000, 500  # of a file that is shown; in a list of
 class Feed:
     """Runs as JSON of the page, read again when one of their files has changed. Its methods block."""
 
-    def __init__(self, runs: Sequence[Path]) -> None:
+    def __init__(self, runs: Sequence[Path], rest: float = REST) -> None:
         """Raises UserError for a folder without a run, or a damaged file."""
-        self._runs, self._lock, self._next = runs, threading.Lock(), 0.0
+        self._runs, self._lock, self._next, self._rest = runs, threading.Lock(), 0.0, rest
         self._stamp = self._stamped()
         self._read()
         self.pieces = [Pieces(base_model(one.run) if one.run.config.is_file() else "") for one in self.records]
@@ -73,7 +73,7 @@ class Feed:
         self._body = gzip.compress(as_json(page_data(records)).encode(), 3)
         self.records = records
         self._name = f'"{time.time_ns()}"'
-        self._next = time.monotonic() + REST * (time.monotonic() - began)
+        self._next = time.monotonic() + self._rest * (time.monotonic() - began)
 
     def _stamped(self) -> list[tuple[int, int]]:
         return [(found.st_mtime_ns, found.st_size) for run in self._runs for found in _stats(run)]

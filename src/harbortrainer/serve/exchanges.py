@@ -20,9 +20,9 @@ MOST_TURNS = 2048  # of one opening, after which it is forgotten
 class Exchanges:
     """What `model_api/service.py` asks of an Exchange, for many conversations at once."""
 
-    def __init__(self, new: Callable[[], Conversation], template: ChatTemplate, at_once: int) -> None:
+    def __init__(self, new: Callable[[], Conversation], template: ChatTemplate, at_once: int, kept: int = KEPT) -> None:
         """`new`: an empty conversation; `at_once`: answers sampled at the same time."""
-        self._new, self._prompts, self._at_once = new, Prompts(template, needs_tools=False), at_once
+        self._new, self._prompts, self._at_once, self._kept = new, Prompts(template, needs_tools=False), at_once, kept
         self._open: OrderedDict[str, Exchange] = OrderedDict()
         self.conversation = new()  # its limits and clock
 
@@ -64,6 +64,6 @@ class Exchanges:
             limits = {"side_turns": 0, "may_compact": True, "at_once": self._at_once}
             exchange = self._open[opening] = Exchange(self._new(), self._prompts, **limits)
         self._open.move_to_end(opening)
-        while len(self._open) > KEPT:
+        while len(self._open) > self._kept:
             self._open.popitem(last=False)
         return opening, exchange

@@ -23,7 +23,6 @@ from harbortrainer.rollout.gates import TrialObserver, TrialState
 N_REWARDS = 60  # steps in the sparkline
 N_HOSTS = 6  # shown by name, those with the most trials
 N_STEPS = 10  # steps in the estimate of the remaining time
-REFRESH_SEC = 0.5
 END_LIMIT_SEC = 2.0  # wait this long for the thread: a stopped terminal (Ctrl-S) takes nothing
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"  # for terminals without UTF-8
@@ -177,6 +176,8 @@ class RunState(TrialObserver):
 class LiveView(Live):
     """Draws the view twice a second. `notes`: more rows; a thread that prints holds `lock`."""
 
+    refresh_sec = 0.5
+
     def __init__(self, console: Console, state: RunState, notes: Callable[[], Notes], lock: threading.RLock) -> None:
         super().__init__(
             self, console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False,
@@ -207,7 +208,7 @@ class LiveView(Live):
 
     def _keep_drawing(self) -> None:
         with contextlib.suppress(OSError):
-            while not self._over.wait(REFRESH_SEC):
+            while not self._over.wait(self.refresh_sec):
                 self.draw()
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:

@@ -6,19 +6,18 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from harbortrainer.backend.connect import server_url
+from harbortrainer.backend.connect import Api, server_url
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, kind_of
 from harbortrainer.backend.failing import first_contact
 from harbortrainer.backend.faults import awaited
-from harbortrainer.backend.health import check_health
-from harbortrainer.backend.sessions import Session, api_key, end_session, open_rest, open_session
+from harbortrainer.backend.sessions import Session, api_key, end_session
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import write_json
 from harbortrainer.errors import UserError
 from harbortrainer.evaluation.policies import Subject, find_subject, refuse_elsewhere
-from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.run.directory import DATASET_FILE
 from harbortrainer.tasks.split import SPLIT_FILE
+from harbortrainer.training.outside import Outside
 from harbortrainer.training.start import IDENTITY
 from harbortrainer.weights.arguments import ExportArgs
 from harbortrainer.weights.card import card
@@ -28,8 +27,9 @@ from harbortrainer.weights.merge import check_merging, merge
 CARD = "README.md"
 
 
-async def export(args: ExportArgs) -> int:
+async def export(args: ExportArgs, outside: Outside | None = None) -> int:
     """Write `to`, whole or not at all. Raises UserError."""
+    outside = outside or Outside()
     subject = find_subject("checkpoint", args.checkpoint)
     if subject.path is None:
         raise UserError(f"checkpoint={args.checkpoint}: has no weights of its own; give RUN_DIR or RUN_DIR@STEP")
@@ -40,13 +40,13 @@ async def export(args: ExportArgs) -> int:
     if args.merged:
         await check_merging(args.python)
     url, key = server_url(args), api_key(kind_of(args))
-    about = await check_health(url, args)
+    about = await outside.api.check_health(url, args)
     growing, whole = (to.with_name(f".{to.name}.{part}") for part in ("growing", "whole"))
     with disk_errors(to):
         _remove(growing, whole)
         growing.mkdir(parents=True)
         try:
-            writing = _write(args, subject, subject.path, growing, (url, key))
+            writing = _write(args, subject, growing, outside, (url, key))
             model_name = await first_contact(url, writing, about, known=kind_of(args).needs_key)
             if args.merged:
                 await merge(args.python, model_name, growing, whole)
@@ -67,13 +67,14 @@ def _remove(*folders: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, server: tuple[str, str]) -> str:
+async def _write(args: ExportArgs, subject: Subject, folder: Path, outside: Outside, server: tuple[str, str]) -> str:
     """The adapter's folder. `server`: its URL and key. Returns the base model's name."""
-    async with _session(*server) as session:
+    path = str(subject.path)
+    async with _session(outside.api, *server) as session:
         reading = session.rest.get_weights_info_by_tinker_path(path)
         served = (await awaited(f"checkpoint={args.checkpoint}", reading, CALL_LIMIT_SEC)).base_model
         model_name = subject.model_name or served
-        template = await asyncio.to_thread(ChatTemplate.load, model_name, False)
+        template = await asyncio.to_thread(outside.load_template, model_name, False, "template")
         await fetch_adapter(session, path, model_name, folder)
     template.tokenizer.save_pretrained(folder)
     (folder / CARD).write_text(card(subject, model_name, merged=args.merged))
@@ -88,9 +89,9 @@ async def _write(args: ExportArgs, subject: Subject, path: str, folder: Path, se
 
 
 @contextlib.asynccontextmanager
-async def _session(url: str, key: str) -> AsyncIterator[Session]:
+async def _session(api: Api, url: str, key: str) -> AsyncIterator[Session]:
     """Ended with the block, which frees its adapter."""
-    session = await open_session(await open_rest(url, key), url, key, print)
+    session = await api.session(await api.rest(url, key), url, key, print)
     try:
         yield session
     finally:

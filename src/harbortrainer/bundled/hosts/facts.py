@@ -22,10 +22,9 @@ PACKAGES = ("harbor", "tinker", "transformers", "numpy")  # what decides how a t
 
 
 @functools.cache
-def code() -> dict[str, str]:
+def code(folder: Path = Path(__file__).parents[2]) -> dict[str, str]:
     """Return versions by name. Blocks."""
     digest = hashlib.sha256()
-    folder = Path(__file__).parents[2]
     for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.sh")]):  # one is part of every turn
         digest.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes())
     here = {"harbortrainer": digest.hexdigest()[:12], "Python": platform.python_version()}

@@ -110,11 +110,11 @@ class OverlayLayer:
 
     whole = True
 
-    def __init__(self, upper: str, lowers: Iterable[str] = ()) -> None:
+    def __init__(self, upper: str, lowers: Iterable[str] = (), compared: int = MAX_COMPARED) -> None:
         self._upper = upper
         self._modes: dict[str, int] = {}
         self._deep = set[str]()  # folders with what no absolute path reaches
-        self._to_compare = MAX_COMPARED
+        self._to_compare = compared
         self.image = ImageFiles(lowers)
 
     def changes(self, root: str) -> Iterator[FileChange]:

@@ -75,13 +75,13 @@ class Survey:
         return frozenset(one.path for one in self.changes if one.folder and one.kind is ChangeKind.ADDED)
 
 
-def survey(container: str, before: Stamps) -> Survey:
+def survey(container: str, before: Stamps, most: int = MOST_CHANGES) -> Survey:
     """Raises docker.errors.DockerException."""
     layer = layer_of(container)
     assert layer is not None
     kept = (one for one in _changes(layer) if one.stamp is None or before.get(one.path) != one.stamp)
-    found = [replace(one, stamp=None) for one in itertools.islice(kept, MOST_CHANGES + 1)]  # stamps are a third of them
-    return Survey(layer, tuple(sorted(found[:MOST_CHANGES])), whole=layer.whole and len(found) <= MOST_CHANGES)
+    found = [replace(one, stamp=None) for one in itertools.islice(kept, most + 1)]  # stamps are a third of them
+    return Survey(layer, tuple(sorted(found[:most])), whole=layer.whole and len(found) <= most)
 
 
 def _changes(layer: Layer) -> Iterator[FileChange]:
