@@ -17,8 +17,8 @@ from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, probe, sampling, session
 from harbortrainer.probe.losses import DATUMS, VARIANTS, datums_of, norm_places, places
 from harbortrainer.probe.noise import nearer, scatter
-from harbortrainer.probe.probe import ServerIdentity
 from harbortrainer.probe.report import MEASUREMENT, ProbeFindings, Row, ServerFacts, ServerReport, load, show, store
+from tests.support.failing_server import failing_server
 from tests.support.virtual_time import in_virtual_time
 
 
@@ -56,24 +56,28 @@ def test_a_broken_cache_file_is_measured_again(report, tmp_path, monkeypatch):
     assert load("f1", "m") is None
 
 
-@pytest.mark.parametrize("failed", [False, True])
-async def test_a_measurement_of_which_a_part_failed_is_made_again_by_the_next_run(
-    failed: bool, report: ServerReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ends", ["whole", "failed in a part", "started again"])
+async def test_only_a_whole_measurement_of_one_server_is_kept(
+    ends: str, report: ServerReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = report.rows + ((Row("losses", MEASUREMENT, "failed: no answer", "unclear"),) if failed else ())
+    rows = report.rows + (Row("losses", MEASUREMENT, "failed: no answer", "unclear"),) * (ends == "failed in a part")
+    healthz = {"server": {"name": "harbortrainer", "instance": "first"}}
 
     async def measured(*_: object) -> ServerReport:
+        if ends == "started again":
+            healthz["server"]["instance"] = "second"
         return replace(report, rows=rows)
-
-    async def identified(*_: object) -> ServerIdentity:
-        return ServerIdentity("f1", {})
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(probe, "probe", measured)
-    monkeypatch.setattr(probe, "identify", identified)
-    session: Any = SimpleNamespace(url="http://127.0.0.1:9", key="")
-    assert (await probe.load_or_probe(session, "m")).rows == rows
-    assert (load("f1", "m") is None) == failed
+    with failing_server({"/api/v1/healthz": healthz}) as url:
+        session: Any = SimpleNamespace(url=url, key="")
+        if ends == "started again":
+            with pytest.raises(BackendError, match="started again while it was measured"):
+                await probe.load_or_probe(session, "m")
+        else:
+            assert (await probe.load_or_probe(session, "m")).rows == rows
+    assert (load("f1", "m") is not None) == (ends == "whole")
 
 
 def test_the_table_shows_every_row(report, capsys):

@@ -5,7 +5,6 @@ import re
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -52,9 +51,7 @@ async def test_a_fault_is_replaced_and_only_its_member(tmp_path: Path, outcome: 
     assert first.seed != second.seed
 
 
-async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_trial(tmp_path: Path) -> None:
     up = True
 
     def run(request: TrialRequest) -> Trajectory:
@@ -71,9 +68,7 @@ async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_tr
         answer, up = None if up else "refused", True
         return answer
 
-    rig = Rig(tmp_path, run, n_parallel_envs=2)
-    room: Any = rig.rollouts._rooms["harbor"]
-    monkeypatch.setattr(room.local.daemon, "_ping", ping)
+    rig = Rig(tmp_path, run, ping=ping, n_parallel_envs=2)
     groups = await rig.go()
     assert [len(group.trajectories_G) for group in groups] == [3, 3, 3]
     assert {t.attempt for group in groups[1:] for t in group.trajectories_G} == {2}
@@ -254,25 +249,24 @@ async def test_an_empty_batch_is_empty(tmp_path: Path) -> None:
     assert [len(group.trajectories_G) for group in await Rig(tmp_path, graded).go(group_size=0)] == [0] * 3
 
 
-async def test_a_failed_trial_is_recorded_when_the_run_ends_while_docker_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_trial_is_recorded_when_the_run_ends_while_docker_is_asked(tmp_path: Path) -> None:
     """Its start is in the journal, so its end must be too; what it sampled was paid for."""
-    asked, answer, ended = asyncio.Event(), threading.Event(), list[Trajectory]()
-    rig = Rig(tmp_path, lambda request: replace(lost(request), turns=(TURN,)))
-    loop, room = asyncio.get_running_loop(), cast(Any, rig.rollouts._rooms["harbor"])
-    monkeypatch.setattr(
-        room.local.daemon, "_ping", lambda: (loop.call_soon_threadsafe(asked.set), answer.wait(60), None)[-1]
-    )
-    monkeypatch.setattr(rig.journal, "ended", lambda trial, fate: ended.append(trial) or rig.journal.fates.append(fate))
+    loop, asked, answer = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def ping() -> None:
+        loop.call_soon_threadsafe(asked.set)
+        answer.wait(60)
+
+    rig = Rig(tmp_path, lambda request: replace(lost(request), turns=(TURN,)), ping=ping)
     batch = asyncio.create_task(rig.go(group_size=1, tasks=TASKS[:1]))
     await asked.wait()
     batch.cancel()
     with pytest.raises(asyncio.CancelledError):
         await batch
     answer.set()
-    assert rig.journal.fates == ["cancelled"] and len(rig.journal.started_trials) == 1
-    assert ended[0].turns == (TURN,) and ended[0].outcome is Outcome.CANCELLED
+    assert [fate for _, fate in rig.journal.fates] == ["cancelled"] and len(rig.journal.started_trials) == 1
+    assert rig.journal.last is not None and rig.journal.last.turns == (TURN,)
+    assert rig.journal.last.outcome is Outcome.CANCELLED
 
 
 def silent_server(rig: Rig, sec: float) -> None:

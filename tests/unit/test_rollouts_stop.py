@@ -52,9 +52,7 @@ async def test_trials_that_run_are_cancelled(tmp_path: Path) -> None:
     assert sorted(rig.finished) == sorted(name for name, fate in fates.items() if fate == "graded")
 
 
-async def test_the_event_loop_goes_on_while_cancelled_trials_are_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_event_loop_goes_on_while_cancelled_trials_are_recorded(tmp_path: Path) -> None:
     """A slow disk: each record waits until the loop has answered."""
     rig = Rig(tmp_path, graded)
     rig.at_once = 99  # no trial ends
@@ -66,7 +64,7 @@ async def test_the_event_loop_goes_on_while_cancelled_trials_are_recorded(
         answered.append(answer.wait(60.0))
         ended(trajectory, disposition)
 
-    monkeypatch.setattr(rig.journal, "ended", slow)
+    rig.journal.ended = slow  # type: ignore[method-assign]
     batch = asyncio.create_task(rig.go())
     for _ in range(2000):  # until four run
         await asyncio.sleep(0.001 * (rig.running < 4))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harbortrainer.budget.budget import Budget
@@ -15,7 +16,6 @@ from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, TrajectoryGroup
-from harbortrainer.run import trajectories
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, check_identity
 from harbortrainer.run.directory import RunDirectory, base_model, held, new_run_directory, run_ids
 from harbortrainer.run.metrics import MetricsLog, batch_metrics, eval_metrics
@@ -156,11 +156,10 @@ def test_a_run_in_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_pat
         held(run).__enter__()
 
 
-def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr("time.strftime", lambda _: "20261124-120000")
-    first, second = (new_run_directory(str(tmp_path), None, "m", {"config.json": {"n": n}}) for n in (1, 2))
-    assert first.name == "m-20261124-120000" and second.name.startswith(f"{first.name}-")
-    assert [json.loads(run.config.read_text())["n"] for run in (first, second)] == [1, 2]
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path):
+    runs = [new_run_directory(str(tmp_path), None, "m", {"config.json": {"n": n}}) for n in range(9)]
+    assert all(re.fullmatch(r"m-\d{8}-\d{6}(-.+)?", run.name) for run in runs)
+    assert [json.loads(run.config.read_text())["n"] for run in runs] == [*range(9)]
 
 
 def test_a_folder_that_appears_at_the_last_moment_stays(tmp_path, monkeypatch):
@@ -234,13 +233,14 @@ def test_no_damaged_byte_of_a_trajectory_file_goes_unseen(tmp_path):
     assert refused > len(damaged) / 2
 
 
-def test_a_trajectory_under_another_name_or_of_another_format_is_refused(tmp_path, monkeypatch):
+def test_a_trajectory_under_another_name_or_of_another_format_is_refused(tmp_path):
     path = write_trajectory(tmp_path, trajectory())
     with pytest.raises(UserError, match="it is that of s000000-p00-g00"):
         read_trajectory(path.rename(tmp_path / "s000000-p00-g01.npz"))
-    monkeypatch.setattr(trajectories, "FORMAT", 2)
     path = write_trajectory(tmp_path, trajectory())
-    monkeypatch.undo()
+    arrays = dict(np.load(path))
+    later = json.loads(str(arrays["meta"])) | {"format": 2}
+    np.savez(path, allow_pickle=False, **arrays | {"meta": np.array(json.dumps(later))})
     with pytest.raises(UserError, match="format 2, this program reads 1"):
         read_trajectory(path)
 

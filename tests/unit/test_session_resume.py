@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import httpx
 import numpy as np
@@ -195,27 +196,30 @@ async def test_max_steps_alone_decides_and_n_epochs_that_ends_earlier_is_said(
     assert "ends the run" not in capsys.readouterr().out
 
 
-async def test_a_server_lost_before_the_first_adapter_leaves_a_run_that_goes_on(
-    again: Again, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def lost(*_: object, **__: object) -> None:
-        raise tinker.APIConnectionError(request=httpx.Request("POST", "http://here:1"))
+async def failing(error: Exception) -> None:
+    raise error
 
-    with monkeypatch.context() as patched:
-        patched.setattr(FakeServer, "create_lora_training_client", lost)
-        (refused,) = of("refused", await again.process())
+
+class Lost(FakeServer):
+    def create_lora_training_client(self, *_: object, **__: object) -> Any:
+        return failing(tinker.APIConnectionError(request=httpx.Request("POST", "http://here:1")))
+
+
+async def test_a_server_lost_before_the_first_adapter_leaves_a_run_that_goes_on(again: Again) -> None:
+    (refused,) = of("refused", await again.process(server=Lost))
     assert "the server does not answer" in str(refused["words"])
     assert f"continue with: python -m src.train resume={again.folder}" in (again.folder / "run.log").read_text()
     await again.process()
     assert again.steps() == [1, 2]
 
 
-async def test_a_refused_new_run_leaves_no_folder(again: Again, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refused(*_: object, **__: object) -> None:
-        raise ValueError("LoRA rank 512 must be between 1 and 32")
+class Refusing(FakeServer):
+    def create_lora_training_client(self, *_: object, **__: object) -> Any:
+        return failing(ValueError("LoRA rank 512 must be between 1 and 32"))
 
-    monkeypatch.setattr(FakeServer, "create_lora_training_client", refused)
-    assert "lora_rank" in str(of("refused", await again.process())[0]["words"])
+
+async def test_a_refused_new_run_leaves_no_folder(again: Again) -> None:
+    assert "lora_rank" in str(of("refused", await again.process(server=Refusing))[0]["words"])
     assert not again.folder.exists()
 
 

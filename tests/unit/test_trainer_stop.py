@@ -10,7 +10,6 @@ import pytest
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import BackendError, ServerLost
 from harbortrainer.stopping import SIGNAL_STATUS, Stop, Stopped
-from harbortrainer.training import outage
 from tests.support.fake_loop import FragilePolicy, Run
 from tests.support.fakes import let_others_act
 from tests.support.tiers import first
@@ -106,10 +105,7 @@ async def test_an_evaluation_is_stopped_and_its_step_gets_one_row_later(tmp_path
 
 
 @pytest.mark.parametrize("how", ["away", "refuses", "lost"])
-async def test_no_checkpoint_where_the_server_makes_none_and_no_hang(
-    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outage, "ANSWER_LIMIT_SEC", 0.01)
+async def test_no_checkpoint_where_the_server_makes_none_and_no_hang(tmp_path: Path, how: str) -> None:
     run = fresh(tmp_path, save_every=0)
     said = told(run)
     ask_before(run, run.rollouts, "begin", 2)  # the second batch
@@ -145,10 +141,7 @@ async def test_no_checkpoint_where_the_server_makes_none_and_no_hang(
     assert [row["global_step"] for row in again.rows] == [0, 1, 2, 3]
 
 
-async def test_an_update_that_waits_for_a_server_that_is_gone_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outage, "ANSWER_LIMIT_SEC", 0.01)
+async def test_an_update_that_waits_for_a_server_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     run = fresh(tmp_path)
 
     async def hangs(*_: Any, **__: Any) -> None:
