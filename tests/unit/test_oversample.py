@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.budget.budget import Budget, Pricing
-from harbortrainer.config import SETTINGS, Config
+from harbortrainer.config import Config
 from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import CONSTANT
@@ -19,7 +19,6 @@ from harbortrainer.replay.replay import Journal, rebuild, same_as_recorded
 from harbortrainer.run.config_changes import to_save
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
-from harbortrainer.setting import Resume
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.plan import RunPlan
 from harbortrainer.training.schedule import SettingsByStep
@@ -168,7 +167,3 @@ def test_the_plan_names_settings_without_effect() -> None:
 
     assert named([]) == ["eval_group_size=2", "proactive_summarization_threshold=100"]
     assert named([Task("t", Path("t"), "d")], enable_summarize=True) == []
-
-
-def test_a_resumed_run_keeps_it() -> None:
-    assert SETTINGS["oversample_max"].resume is Resume.FIXED

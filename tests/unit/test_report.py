@@ -10,13 +10,13 @@ from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.report.trials import funnel, read_trials
-from harbortrainer.report.write import packed, write_report
+from harbortrainer.report.write import write_report
 from harbortrainer.run.catalogue import metric_of
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_trajectory
 from harbortrainer.stats import estimate_reward
 from tests.support.made_run import MadeRun
-from tests.support.report_parts import blobs, only_run, small_run, unpacked
+from tests.support.report_parts import blobs, only_run, small_run
 
 STATIC = Path("src/harbortrainer/report/static")
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"\u2028]]>-->"
@@ -159,12 +159,6 @@ def test_a_page_that_cannot_be_written_is_one_line(
     assert main(["report", str(own.path), f"out={tmp_path / out}"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: out={tmp_path / out}: no page was made") and error.count("\n") == 1
-
-
-def test_packed_values_come_back_and_are_no_markup() -> None:
-    value = {"a": [ATTACK, None, 1.5, float("inf")]}
-    assert unpacked(packed(value)) == {"a": [ATTACK, None, 1.5, None]}
-    assert re.fullmatch(r"[A-Za-z0-9+/=]+", packed(value))
 
 
 def test_what_a_continued_run_changed_is_told(own: MadeRun) -> None:

@@ -10,7 +10,7 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.attempts import trial_seed
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, run_until
+from harbortrainer.stopping import SIGNAL_STATUS, Stop, Stopped, run_until
 from harbortrainer.venues.harbor.trial import TrialRequest
 from tests.support.fakes import chat_template
 from tests.support.rollouts_rig import Rig, allow, graded, lost
@@ -72,15 +72,6 @@ async def test_the_event_loop_goes_on_while_cancelled_trials_are_recorded(tmp_pa
     with pytest.raises(asyncio.CancelledError):
         await batch
     assert [fate for _, fate in rig.journal.fates] == ["cancelled"] * 4 and answered == [True] * 4
-
-
-async def test_max_trials_are_started_and_all_of_them_kept(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, graded)
-    stop: Stop = rig.rollouts._stop
-    stop.limit_trials(7, started=2)
-    with pytest.raises(Stopped, match="max_trials=7"):
-        await run_until(rig.go(), stop.stopped(trials=True))
-    assert len(rig.finished) == len(rig.requests) == 5 and stop.status == LIMIT_STATUS
 
 
 async def test_a_limit_that_the_batch_just_meets_does_not_stop_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from harbortrainer.budget.budget import Budget
 from harbortrainer.durable.files import read_json, write_json
-from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, TrajectoryGroup
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity, check_identity
@@ -47,26 +47,6 @@ def test_trajectory_file_returns_what_was_written(tmp_path):
     path = write_trajectory(tmp_path, original)
     assert read_trajectory(path) == original
     assert read_batch(tmp_path) == {original.trial_name: original}
-
-
-def test_trajectory_without_turns_and_without_reward(tmp_path):
-    original = trajectory(reward=None, turns=(), outcome=Outcome.INFRASTRUCTURE_ERROR)
-    assert read_trajectory(write_trajectory(tmp_path, original)) == original
-
-
-def test_damaged_trajectory_file_is_named(tmp_path):
-    path = write_trajectory(tmp_path, trajectory())
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UserError, match=path.name):
-        read_trajectory(path)
-
-
-def test_torn_last_line_is_cut(tmp_path):
-    path = tmp_path / "x.jsonl"
-    append_line(path, {"a": 1})
-    with path.open("a") as file:
-        file.write('{"a": 2')
-    assert read_lines(path) == [{"a": 1}]
 
 
 def test_metrics_steps_only_grow_and_rows_stay_when_a_run_goes_on(tmp_path):

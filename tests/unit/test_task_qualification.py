@@ -150,12 +150,6 @@ async def test_the_attack_that_earns_is_named_by_trials_of_its_group_alone(tmp_p
     assert rewards["imported work"] is None and findings.judge_attacks(rewards, 0.0) == [], "ungraded is not earned"
 
 
-async def test_what_nothing_of_the_rest_earns_ends_the_search(tmp_path: Path) -> None:
-    rewards, ran = await attacked(write_task(tmp_path / "t"), {"import os": 1.0})
-    assert rewards == {"imported work": 1.0}
-    assert ran == [("task", 0), ("attack", 0), ("task", 0)]
-
-
 async def test_work_that_the_tests_name_is_not_attacked_again_without_its_content(tmp_path: Path) -> None:
     task, work = write_task(tmp_path / "t"), {"/app/out.txt": False}
     rewards, ran = await attacked(task, {"import os": 1.0, "nothing": 1.0}, work)

@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -245,14 +245,9 @@ def test_an_annotated_tag_and_files_that_were_removed(tmp_path: Path) -> None:
 
 def test_two_fetches_of_one_repository_at_once(tmp_path: Path) -> None:
     address, _ = repository(tmp_path / "repository")
-    command = (
-        "import sys; from harbortrainer.tasks.sources import find_sources; print(find_sources(sys.argv[1])[0].path)"
-    )
-    arguments = [sys.executable, "-c", command, f"git+{address}#sets/small"]
-    started = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    paths = {process.communicate()[0].strip() for process in started}
-    assert [process.returncode for process in started] == [0, 0, 0] and len(paths) == 1
-    assert names(load_sources(find_sources(paths.pop()))) == ["a", "b"]
+    with ThreadPoolExecutor(3) as pool:
+        found = [*pool.map(find_sources, [f"git+{address}#sets/small"] * 3)]
+    assert found[0] == found[1] == found[2] and names(load_sources(found[0])) == ["a", "b"]
 
 
 def test_a_dataset_that_another_process_has_fetched_meanwhile_is_used(tmp_path: Path) -> None:

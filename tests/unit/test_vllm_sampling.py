@@ -122,13 +122,6 @@ async def test_a_burst_after_a_save_loads_once(parts: Parts) -> None:
     assert config["target_modules"] == ["q_proj"] and config["base_model_name_or_path"] == "base"
 
 
-async def test_a_preloaded_sampler_is_not_loaded_again(parts: Parts) -> None:
-    parts.save("one")
-    await parts.adapters.preload(MODEL_ID, "one")
-    await parts.sample("one")
-    assert len(parts.fake.loads) == 1
-
-
 async def test_the_oldest_unused_adapter_leaves_and_its_folder_after_it(parts: Parts) -> None:
     for name in ("a", "b", "c"):
         parts.save(name)
@@ -208,14 +201,6 @@ async def test_an_adapter_that_vllm_refuses_is_refused_with_its_message(parts: P
     parts.fake.refuse_adapters = "LoRA rank 64 is greater than max_lora_rank 32."
     with pytest.raises(Refused, match="LoRA rank 64 is greater"):
         await parts.adapters.preload(MODEL_ID, "one")
-
-
-async def test_a_restarted_vllm_gets_its_adapter_again(parts: Parts) -> None:
-    parts.save("one")
-    await parts.sample("one")
-    parts.fake.registered.clear()
-    await parts.sample("one")
-    assert len(parts.fake.loads) == 2 and parts.fake.loads[0] == parts.fake.loads[1]
 
 
 async def test_a_refusal_has_vllms_message_and_is_final(parts: Parts) -> None:
