@@ -140,11 +140,14 @@ class Simulation:
 
 
 @pytest.mark.parametrize("seed", first(5, range(20)))
-def test_adversarial_timings_kills_and_constant_groups_never_make_a_sample_too_old(seed: int) -> None:
+@pytest.mark.parametrize("spares", [(0,), (1, 2, 3, 4)])
+def test_adversarial_timings_kills_and_constant_groups_never_make_a_sample_too_old(
+    spares: tuple[int, ...], seed: int
+) -> None:
     """50 runs each: 1,000 in all. With `spare`, some groups of a step fill no place."""
     rng = random.Random(seed)
     for _ in range(50):
-        k, size, steps, spare = rng.randrange(5), rng.randrange(1, 6), rng.randrange(1, 12), rng.choice((0, 0, 1, 4))
+        k, size, steps, spare = rng.randrange(4), rng.randrange(1, 6), rng.randrange(1, 12), rng.choice(spares)
         run = Simulation(rng, k, size, steps, slots=rng.randrange(1, 3 * size + 2), spare=spare)
         run.run()
         assert max(run.ages) <= k and len(run.batches) == steps

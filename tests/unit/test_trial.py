@@ -95,18 +95,6 @@ def test_a_clean_up_that_hangs_is_given_up() -> None:
     in_virtual_time(run())
 
 
-async def test_results_and_errors_pass() -> None:
-    async def fine() -> int:
-        return 3
-
-    async def broken() -> int:
-        raise LookupError("x")
-
-    assert await run_to_end(fine(), asyncio.timeout(600)) == 3
-    with pytest.raises(LookupError):
-        await run_to_end(broken(), asyncio.timeout(600))
-
-
 @boundary
 async def crossing(call: Callable[[], object]) -> None:
     call()
