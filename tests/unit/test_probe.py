@@ -15,6 +15,7 @@ from harbortrainer.durable.files import cache_folder
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, probe, session
 from harbortrainer.probe.losses import VARIANTS, norm_places, places
+from harbortrainer.probe.noise import nearer
 from harbortrainer.probe.report import MEASUREMENT, ProbeFindings, Row, ServerFacts, ServerReport, load, show, store
 from tests.support.failing_server import failing_server
 from tests.support.virtual_time import in_virtual_time
@@ -143,3 +144,7 @@ async def test_a_fault_in_one_part_is_a_row():
     findings = ProbeFindings()
     await findings.section("losses", fails)
     assert (findings.rows[0].verdict, findings.rows[0].value) == ("unclear", "failed: gone")
+
+
+def test_a_setting_without_any_effect_to_see_is_unclear():
+    assert nearer(1.0, 2.0, 2.0, 0.0) is None

@@ -10,13 +10,13 @@ from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.report.trials import funnel, read_trials
-from harbortrainer.report.write import write_report
+from harbortrainer.report.write import packed, write_report
 from harbortrainer.run.catalogue import metric_of
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_trajectory
 from harbortrainer.stats import estimate_reward
 from tests.support.made_run import MadeRun
-from tests.support.report_parts import blobs, only_run, small_run
+from tests.support.report_parts import blobs, only_run, small_run, unpacked
 
 STATIC = Path("src/harbortrainer/report/static")
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"\u2028]]>-->"
@@ -179,3 +179,9 @@ def test_a_plot_says_what_its_metric_is_and_how_to_read_it(made: MadeRun) -> Non
     about = blobs(write_report(made.path))["data"]["about"]
     assert "fix that first, see faults.md" in about["rollout/infrastructure_failure_rate"]
     assert not [text for text in about.values() if "](" in text or "`" in text]
+
+
+def test_packed_values_come_back_and_are_no_markup() -> None:
+    value = {"a": [ATTACK, None, 1.5, float("inf")]}
+    assert unpacked(packed(value)) == {"a": [ATTACK, None, 1.5, None]}
+    assert re.fullmatch(r"[A-Za-z0-9+/=]+", packed(value))

@@ -11,12 +11,15 @@ from harbortrainer.bundled.tau.domain import World, domain
 from harbortrainer.bundled.tau.exchange import Dialogue
 from harbortrainer.bundled.tau.grade import grade
 from harbortrainer.bundled.tau.user import STOP, ScriptedUser
+from harbortrainer.bundled.tau.venue import VENUE
+from harbortrainer.config import Config
 from harbortrainer.policy.tools import ToolCall as Call
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
 from tests.conftest import ROOT
+from tests.support.families import QWEN_TOOLS, chat_of
 
 
 def loaded(source: str = "tau:examples/desk") -> list[Task]:
@@ -117,3 +120,9 @@ def test_tools_heed_the_status_of_an_order() -> None:
     assert here.respond(Call("cancel_order", {"order_id": case("cancel-1").order_id})).error, "it is pending no more"
     found = json.loads(here.respond(Call("find_orders", {"name": case("cancel-1").name})).text)
     assert {order["order_id"]: order["status"] for order in found}[case("cancel-1").order_id] == "cancelled"
+
+
+def test_its_script_needs_no_warning_and_a_model_may_play_the_user_too() -> None:
+    chat, tasks = chat_of(QWEN_TOOLS), loaded("tau:examples/desk@test")
+    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:examples/desk"), chat, 1) == []
+    assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:examples/desk", user="base"), chat, 1) == []

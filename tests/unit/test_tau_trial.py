@@ -326,3 +326,11 @@ async def test_a_model_plays_the_user_with_tau2s_instructions_and_roles_flipped(
     assert [(one["role"], one["content"]) for one in said] == [
         ("user", GREETING), ("assistant", "Hello."), ("user", "What?"),
     ]  # fmt: skip
+
+
+async def test_a_room_shares_the_agents_slots_and_has_no_service() -> None:
+    made, _ = parts(["x"])
+    room = VENUE.room(made)
+    await room.ready()
+    await room.suspect()
+    assert room.outages == 0 and room.gate is made.gates.running
