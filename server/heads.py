@@ -7,15 +7,15 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_SEC = 60.0  # for the first head of a connection; the size of each is limited by uvicorn (64 KiB)
-
 
 class HeadsInTime(H11Protocol):
     """A connection that ends unless it sends a whole head in time."""
 
+    head_sec = 60.0  # for the first head of a connection; the size of each is limited by uvicorn (64 KiB)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        self._late = self.loop.call_later(HEAD_SEC, self._end_if_silent)
+        self._late = self.loop.call_later(self.head_sec, self._end_if_silent)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._late.cancel()

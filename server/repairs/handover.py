@@ -27,17 +27,17 @@ DAMAGED = (EOFError, zlib.error, tarfile.TarError, SafetensorError)  # what read
 LONGEST_NAME = 80  # characters of a checkpoint's name within an adapter's
 
 
-def make_folder(state: Path) -> Path:
+def make_folder(state: Path, memory: Path = MEMORY, least: int = MEMORY_LEAST) -> Path:
     """A new folder's name for this process: in memory where there is room, else beside the server's files.
 
     What processes that were killed have left in memory is removed. sampler.py removes it when the server has ended.
     """
     mark = f"harbortrainer-{zlib.crc32(bytes(state)):08x}-"
-    for left in MEMORY.glob(f"{mark}*"):
+    for left in memory.glob(f"{mark}*"):
         if not Path("/proc", left.name.removeprefix(mark)).exists():
             shutil.rmtree(left, ignore_errors=True)
-    if os.access(MEMORY, os.W_OK) and room(MEMORY) >= MEMORY_LEAST:
-        return MEMORY / f"{mark}{os.getpid()}"
+    if os.access(memory, os.W_OK) and room(memory) >= least:
+        return memory / f"{mark}{os.getpid()}"
     return state / "vllm-handed"
 
 

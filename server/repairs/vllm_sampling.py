@@ -34,16 +34,16 @@ class Sampling:
     ) -> None:
         self.servers, self.adapters, self.base_model = tuple(servers), adapters, base_model
         self.replicas, self._status_file, self._say_line = Replicas(servers), status_file, say
-        self._said, self._waiting = -SAY_EVERY_SEC, 0
+        self._said, self._waiting, self.wait_sec = -SAY_EVERY_SEC, 0, WAIT_SEC
 
     async def sample(self, ask: Ask, model_id: str, checkpoint_id: str, weights: str | None) -> dict[str, Any]:
-        """The fields of skyrl's SampleOutput; waits for vLLM's restarts, WAIT_SEC at most. Raises Refused.
+        """The fields of skyrl's SampleOutput; waits for vLLM's restarts, `wait_sec` at most. Raises Refused.
 
         `model_id`: "" for the base model. `weights`: the version of the sampler's file that was asked for.
         """
         ended: set[tuple[str, int]] = set()
         failed: Counter[Vllm] = Counter()
-        end = time.monotonic() + WAIT_SEC
+        end = time.monotonic() + (limit := self.wait_sec)
         while True:
             try:
                 return await self._try(ask, model_id, checkpoint_id, weights)
@@ -59,7 +59,7 @@ class Sampling:
                 raise Refused(f"vLLM ended {len(ended)} times while it computed this request ({cause})")
             left = end - time.monotonic()
             if left <= 0:
-                raise Refused(f"no sample within {WAIT_SEC:.0f} s: {cause}{trouble(read_status(self._status_file))}")
+                raise Refused(f"no sample within {limit:.0f} s: {cause}{trouble(read_status(self._status_file))}")
             self._waiting += 1
             try:
                 self._say(cause)

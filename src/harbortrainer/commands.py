@@ -44,9 +44,10 @@ SPELLINGS = {  # a pattern of sed and of Python, and what stands for it where th
 }
 
 
-def fitted(text: str) -> str:
-    """Return the text with names of a checkout's files as commands where there is none."""
-    if not _CHECKOUT and ("scripts" in text or "src." in text or "docs/" in text or "run_" in text):
+def fitted(text: str, checkout: bool | None = None) -> str:
+    """Return the text with names of a checkout's files as commands where there is none. `checkout`: None = look."""
+    checkout = _CHECKOUT if checkout is None else checkout
+    if not checkout and ("scripts" in text or "src." in text or "docs/" in text or "run_" in text):
         for pattern, said in SPELLINGS.items():
             text = re.sub(pattern, said, text)
     return text

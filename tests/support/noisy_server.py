@@ -77,6 +77,8 @@ class Server:
     adapters: list["Training"] = field(default_factory=list)
     saved: dict[str, tuple["Training", Adapter]] = field(default_factory=dict)
     made: int = 0
+    passes: list[tuple[int, ...]] = field(default_factory=list)  # tokens of each datum
+    samples: list[tuple[int, bool]] = field(default_factory=list)  # tokens at most; whether the prompt is scored
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.numerics.seed)
@@ -125,6 +127,7 @@ class Training:
         self.pending = Adapter(0 * self.adapter.a, 0 * self.adapter.b)
 
     def forward_backward(self, data: Sequence[tinker.Datum], loss_fn: str, config: Any = None) -> Answer[Any]:
+        self.server.passes.append(tuple(datum.model_input.length for datum in data))
         outputs = [self._pass(datum, loss_fn, config or {}, len(data)) for datum in data]
         self.datums += len(data)
         return Answer(SimpleNamespace(loss_fn_outputs=outputs, metrics={}))
@@ -214,6 +217,7 @@ class Sampling:
     def sample(
         self, prompt: tinker.ModelInput, num_samples: int, params: tinker.SamplingParams, include_prompt_logprobs: bool
     ) -> Awaitable[Any]:
+        self.server.samples.append((params.max_tokens or 0, include_prompt_logprobs))
         wrong = self.server.numerics.wrong
         training, weights = self.server.saved[self.path]
         if "overwrites" in wrong:

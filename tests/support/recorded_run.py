@@ -323,7 +323,10 @@ class FakeHost(ServiceHost):
 
 
 def fake_outside(
-    recorder: Recorder, server: FakeServer | None = None, endpoint: type[FakeEndpoint] = FakeEndpoint
+    recorder: Recorder,
+    server: FakeServer | None = None,
+    endpoint: type[FakeEndpoint] = FakeEndpoint,
+    trial: type[FakeTrial] = FakeTrial,
 ) -> Outside:
     """Nothing leaves the process; what would goes to the recorder."""
 
@@ -335,7 +338,7 @@ def fake_outside(
         return ChatTemplate(byte_tokenizer(QWEN3), enable_thinking=enable_thinking, tool_format=tool_format)
 
     async def new_trial(config: TrialConfig) -> Any:
-        return FakeTrial(config, recorder)
+        return trial(config, recorder)
 
     def wandb(_run: Any, project: str | None, name: str | None, config: dict[str, Any], _: Any) -> FakeWandb | None:
         recorder.note("wandb.init", project=project, name=name, effective=config["effective"] if project else None)
@@ -378,13 +381,13 @@ async def fake_run(config: Config, recorder: Recorder, stop: Stop | None = None,
     return await run_training(config, stop, fake_outside(recorder, **others), noted)
 
 
-async def recorded_run(arguments: Sequence[str]) -> list[str]:
-    """What a run with these arguments does, sorted; a refusal is one event."""
+async def recorded_run(arguments: Sequence[str], server: type[FakeServer] = FakeServer, **others: Any) -> list[str]:
+    """What a run with these arguments does, sorted; a refusal is one event. `others`: of `fake_outside`."""
     recorder = Recorder()
     try:
         config = parse(arguments)
         validate(config)
-        await fake_run(config, recorder, NotedStop(recorder))
+        await fake_run(config, recorder, NotedStop(recorder), server=server(recorder), **others)
     except UserError as error:
         recorder.note("refused", words=str(error))
     return sorted(recorder.events)

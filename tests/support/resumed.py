@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.durable.jsonl import read_lines
-from tests.support.recorded_run import recorded_run
+from tests.support.recorded_run import FakeServer, recorded_run
 
 TASKS = ("count-1", "count-2", "create-1", "create-2")
 
@@ -22,12 +22,12 @@ class Again:
         for name in TASKS:
             shutil.copytree(Path("datasets/quickstart") / name, self.tasks / name)
 
-    async def process(self, *arguments: str) -> list[dict[str, Any]]:
+    async def process(self, *arguments: str, server: type[FakeServer] = FakeServer) -> list[dict[str, Any]]:
         base = (
             "backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={self.tasks}",
             "batch_size=2", "group_size=4", f"logs_dir={self.folder.parent}", "run_name=run",
         )  # fmt: skip
-        return [json.loads(event) for event in await recorded_run([*base, *arguments])]
+        return [json.loads(event) for event in await recorded_run([*base, *arguments], server)]
 
     def steps(self) -> list[int]:
         return [row["global_step"] for row in read_lines(self.folder / "metrics.jsonl")]

@@ -46,6 +46,7 @@ class FakeJournal:
     def __init__(self, stored: list[str]) -> None:
         self.started_trials: list[tuple[str, str]] = []
         self.fates: list[tuple[str, str]] = []
+        self.last: Trajectory | None = None
         self.stored_first = True
         self.ended_before: dict[str, tuple[int, int]] = {}
         self._stored = stored
@@ -55,6 +56,7 @@ class FakeJournal:
         self.started_trials.append((trial_name, task_name))
 
     def ended(self, trajectory: Trajectory, disposition: str) -> None:
+        self.last = trajectory
         self.fates.append((trajectory.trial_name, disposition))
         if disposition in ("graded", "dropped"):
             self.stored_first = self.stored_first and trajectory.trial_name in self._stored
@@ -65,24 +67,38 @@ class FakeJournal:
 
 @dataclass(frozen=True)
 class FakeVenue(HarborVenue):
-    """No container: `trial` runs a trial."""
+    """No container: `trial` runs a trial; `host` says whether the daemon answers."""
 
     trial: Callable[[TrialRequest], Awaitable[Trajectory]] | None = None
 
     def room(self, run: RunParts) -> "FakeRoom":
-        return FakeRoom(run, self.trial)
+        return FakeRoom(run, self.host, self.trial)
 
 
 class FakeRoom(HarborRoom):
-    def __init__(self, run: RunParts, trial: Any) -> None:
-        super().__init__(run, ServiceHost(), new_trial)
+    def __init__(self, run: RunParts, host: Any, trial: Any) -> None:
+        super().__init__(run, host, new_trial)
         self.local.run = trial
+
+
+class Pinged(ServiceHost):
+    """A host whose daemon answers a ping as a function says."""
+
+    def __init__(self, ping: Callable[[], str | None]) -> None:
+        self.ping = ping
 
 
 class Rig:
     """Rollouts whose trials are a function of the request."""
 
-    def __init__(self, folder: Path, run: Run, faults: Sequence[Trajectory] = (), **fields: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: Run,
+        faults: Sequence[Trajectory] = (),
+        ping: Callable[[], str | None] = lambda: None,
+        **fields: Any,
+    ) -> None:
         self.requests: list[TrialRequest] = []
         self.running = self.most = self.at_once = 0
         self.full = asyncio.Event()  # set once `at_once` trials run: none ends before
@@ -104,7 +120,7 @@ class Rig:
 
         config = Config(**{"model_name": "m", "tasks_dir": ".", "n_parallel_envs": 4} | fields)
         self.journal = FakeJournal(self.finished)
-        venues = {"harbor": FakeVenue(trial=run_trial)}
+        venues = {"harbor": FakeVenue(Pinged(ping), trial=run_trial)}
         self.rollouts = Rollouts(
             config, PolicySampler(), chat_template(), "run", self.journal, faults=faults, venues=venues
         )

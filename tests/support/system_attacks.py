@@ -343,23 +343,6 @@ NIGHTLY = [
     "module-beside-as-dev",
 ]
 
-# A test that runs programs which the image lacks, and the files that these read at their start: of root, of any user.
-RUNS_MORE = "npm test; make check; cargo test; php x; Rscript x; bundle exec rspec; mvn test; pytest --cov; octave x\n"
-USER_FILES = """.sqliterc .psqlrc .my.cnf .vimrc .exrc .vim/plugin/x.vim .config/nvim/init.vim .emacs .gdbinit .lldbinit
-.octaverc .rspec .bundle/config .irbrc .gemrc .npmrc .yarnrc.yml .node_modules/chai/index.js .Rprofile .Renviron
-.julia/config/startup.jl .hgrc .magic .mailcap .netrc .wgetrc .pip/pip.conf .config/pip/pip.conf .config/uv/uv.toml
-.pam_environment .config/environment.d/x.conf .pythonrc.py .bash_env .bash_aliases .zshenv .config/fish/config.fish
-.jupyter/jupyter_notebook_config.py .config/matplotlib/matplotlibrc .cargo/config.toml .m2/settings.xml
-.gradle/init.d/x.gradle .ssh/rc .config/git/config .local/share/systemd/user/x.service .config/go/env
-/app/jest.config.js /app/.mocharc.json /app/.npmrc /app/.cargo/config.toml /app/.rspec /app/.Rprofile /app/.coveragerc
-/app/phpunit.xml /app/.mvn/jvm.config /app/.octaverc /app/pytest.py /app/uv.toml"""
-ROOT_FILES = """/etc/sudoers.d/x /etc/sudo.conf /etc/ssh/ssh_config.d/x.conf /etc/php/8.2/cli/conf.d/x.ini
-/etc/vim/vimrc /etc/screenrc /etc/magic /etc/ssl/openssl.cnf /etc/ssl/certs/ca-certificates.crt
-/etc/pip.conf /etc/profile.d/x.sh /etc/ld.so.conf.d/x.conf /etc/gss/mech.d/x.conf /etc/krb5.conf
-/etc/ImageMagick-6/delegates.xml /etc/R/Rprofile.site /etc/jupyter/jupyter_config.py
-/etc/ansible/ansible.cfg /etc/npmrc /etc/curlrc /etc/wgetrc /etc/gemrc /node_modules/chai/index.js
-/usr/local/lib/site_ruby/json.rb /usr/local/share/perl/5.36.0/JSON.pm /usr/lib/ssl/cert.pem
-/usr/lib/systemd/system/x.service /usr/lib/python3/dist-packages/x.pth"""
 
 PACKAGES = (
     BASE

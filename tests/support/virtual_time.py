@@ -1,11 +1,9 @@
-"""An event loop whose clock jumps to the next timer, and a daemon that starts and removes containers in its time."""
+"""An event loop whose clock jumps to the next timer."""
 
 import asyncio
 import selectors
 from collections.abc import Coroutine
 from typing import Any, override
-
-TICK = 0.02
 
 
 class _Selector(selectors.EpollSelector):
@@ -36,37 +34,3 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def in_virtual_time[T](work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)
-
-
-class SimulatedDaemon:
-    """Processors are shared evenly; start and removal each need a lock, which a removal holds for long."""
-
-    START_CPU, START_WAIT, START_LOCKED = 0.2, 0.1, 0.02
-    REMOVAL_CPU, REMOVAL_LOCKED = 0.07, 0.1
-
-    def __init__(self, cpus: int) -> None:
-        self._cpus = cpus
-        self._working = 0
-        self._lock = asyncio.Lock()
-        self.most_removed_at_once = self._removing = 0
-
-    async def start(self) -> None:
-        await self._work(self.START_CPU)
-        async with self._lock:
-            await asyncio.sleep(self.START_LOCKED)
-        await asyncio.sleep(self.START_WAIT)
-
-    async def remove(self) -> None:
-        self._removing += 1
-        self.most_removed_at_once = max(self.most_removed_at_once, self._removing)
-        await self._work(self.REMOVAL_CPU)
-        async with self._lock:
-            await asyncio.sleep(self.REMOVAL_LOCKED)
-        self._removing -= 1
-
-    async def _work(self, seconds: float) -> None:
-        self._working += 1
-        while seconds > 0:
-            await asyncio.sleep(TICK)
-            seconds -= TICK * min(1.0, self._cpus / self._working)
-        self._working -= 1

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tinker
 from harbor.models.trial.result import TimingInfo
 
 from harbortrainer.durable.jsonl import read_lines
@@ -58,29 +59,27 @@ def hosts_metrics() -> dict[str, float]:
     return Fleet(Slots(1), 1.0).metrics | HostCounts([ended]).metrics()
 
 
-@pytest.fixture
-def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that tells more about a step, and Harbor's times of a trial."""
-    step, act, steps = recorded_run.FakeServer.optim_step, recorded_run.FakeTrial._act, iter(range(1, 10**6))
+class Talkative(recorded_run.FakeServer):
+    """Tells more about a step."""
 
-    def optim_step(server: Any, adam: Any) -> Any:
-        metrics = TOLD | {"skyrl.ai/optimizer_step": float(next(steps))}
-        metrics |= step(server, adam)._value.metrics
-        return recorded_run.Answer(SimpleNamespace(metrics=metrics))
+    step = 0.0
 
-    async def timed(trial: Any) -> Any:
-        result = await act(trial)
-        for phase in ("environment_setup", "agent_setup", "agent_execution", "verifier"):
-            setattr(result, phase, TimingInfo())
-        return result
-
-    monkeypatch.setattr(recorded_run.FakeServer, "optim_step", optim_step)
-    monkeypatch.setattr(recorded_run.FakeTrial, "_act", timed)
+    def optim_step(self, adam: tinker.AdamParams) -> recorded_run.Answer[Any]:
+        self.step += 1
+        answer = super().optim_step(adam)
+        answer._value.metrics |= TOLD | {"skyrl.ai/optimizer_step": self.step}
+        return answer
 
 
-async def test_what_runs_log_is_what_is_documented(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, talkative: None
-) -> None:
+class Timed(recorded_run.FakeTrial):
+    """With Harbor's times."""
+
+    async def _act(self) -> Any:
+        times = dict.fromkeys(("environment_setup", "agent_setup", "agent_execution", "verifier"), TimingInfo())
+        return SimpleNamespace(**vars(await super()._act()) | times)
+
+
+async def test_what_runs_log_is_what_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     logged: set[str] = set()
     tasks = ",".join(copy_tasks(tmp_path / name, names) for name, names in (("one", MORE[:2]), ("two", MORE[2:])))
@@ -90,7 +89,8 @@ async def test_what_runs_log_is_what_is_documented(
         arguments = dict(argument.split("=", 1) for argument in (*BASE, *besides))
         arguments |= {"tasks_dir": tasks, "logs_dir": str(tmp_path / str(number))}
         arguments |= {"prices": write_prices(tmp_path / "prices.json")} if "prices" in arguments else {}
-        await recorded_run.recorded_run([f"{field}={value}" for field, value in arguments.items()])
+        words = [f"{field}={value}" for field, value in arguments.items()]
+        await recorded_run.recorded_run(words, Talkative, trial=Timed)
         text = (tmp_path / str(number) / "run" / "metrics.jsonl").read_text()
         for row in map(json.loads, text.splitlines()):
             logged |= row.keys()

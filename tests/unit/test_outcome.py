@@ -39,13 +39,6 @@ def llm(
     return SimpleNamespace(stop_reason=stop_reason, **about)
 
 
-def test_every_outcome_has_a_treatment_and_faults_are_never_trained_on() -> None:
-    assert set(TREATMENTS) == set(Outcome)
-    replaced = {outcome for outcome, treatment in TREATMENTS.items() if treatment is Treatment.REPLACE}
-    assert replaced == {Outcome.INFRASTRUCTURE_ERROR, Outcome.VERIFIER_ERROR}
-    assert TREATMENTS[Outcome.CANCELLED] is Treatment.DROP
-
-
 def test_the_end_of_a_long_message_is_in_the_detail() -> None:
     found = result(error="RuntimeError")
     found.exception_info = fault("RuntimeError", f"Command: docker {'--file x ' * 99}failed\nno such service: db")

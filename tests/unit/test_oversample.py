@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 from harbortrainer.budget.budget import Budget, Pricing
-from harbortrainer.config import SETTINGS, Config
+from harbortrainer.config import Config
 from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.batch import CONSTANT
-from harbortrainer.learning.pace import GroupSlot, OpenGroup, Pace
+from harbortrainer.learning.pace import GroupSlot
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn
 from harbortrainer.replay.replay import Journal, rebuild, same_as_recorded
 from harbortrainer.run.config_changes import to_save
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
-from harbortrainer.setting import Resume
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.plan import RunPlan
 from harbortrainer.training.schedule import SettingsByStep
@@ -97,30 +96,21 @@ async def test_killed_anywhere_steps_are_made_again_of_the_same_groups(tmp_path:
     assert set(names.values()) == {1}, "no finished trial is repeated"
 
 
-async def test_no_group_starts_between_the_composition_of_a_step_and_its_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_group_starts_between_the_composition_of_a_step_and_its_journal(tmp_path: Path) -> None:
     """Killed there, a run would have more groups on disk than its next process can train on in time."""
     run = made(tmp_path, max_steps_off_policy=2, oversample_max=SPARE, rollouts=DULL)
     ledger = run.trainer.parts.ledger
-    started: list[GroupSlot] = []
-    early: list[GroupSlot] = []
-    start, compose = Pace.start, ledger.compose
-
-    def noting(pace: Pace, place: GroupSlot, since: int | None = None) -> OpenGroup:
-        started.append(place)
-        return start(pace, place, since)
+    early, compose = list[int](), ledger.compose
 
     def slow(step: int, places: Any) -> None:
-        before = len(started)
+        before = sum(map(len, run.rollouts.tasks))
         time.sleep(0.02)  # the event loop runs on
-        early.extend(started[before:])
+        early.append(sum(map(len, run.rollouts.tasks)) - before)
         compose(step, places)
 
-    monkeypatch.setattr(Pace, "start", noting)
     ledger.compose = slow  # type: ignore[method-assign]
     await run.trainer.run()
-    assert started and not early
+    assert set(early) == {0}
     check(run, 2)
 
 
@@ -177,7 +167,3 @@ def test_the_plan_names_settings_without_effect() -> None:
 
     assert named([]) == ["eval_group_size=2", "proactive_summarization_threshold=100"]
     assert named([Task("t", Path("t"), "d")], enable_summarize=True) == []
-
-
-def test_a_resumed_run_keeps_it() -> None:
-    assert SETTINGS["oversample_max"].resume is Resume.FIXED

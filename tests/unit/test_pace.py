@@ -140,47 +140,23 @@ class Simulation:
 
 
 @pytest.mark.parametrize("seed", first(5, range(20)))
-def test_adversarial_timings_and_kills_never_make_a_sample_too_old(seed: int) -> None:
-    """50 runs each: 1,000 in all."""
+@pytest.mark.parametrize("spares", [(0,), (1, 2, 3, 4)])
+def test_adversarial_timings_kills_and_constant_groups_never_make_a_sample_too_old(
+    spares: tuple[int, ...], seed: int
+) -> None:
+    """50 runs each: 1,000 in all. With `spare`, some groups of a step fill no place."""
     rng = random.Random(seed)
     for _ in range(50):
-        k, size, steps = rng.randrange(5), rng.randrange(1, 6), rng.randrange(1, 12)
-        run = Simulation(rng, k, size, steps, slots=rng.randrange(1, 3 * size + 2))
-        run.run()
-        assert max(run.ages) <= k
-        places = [GroupSlot(b, p) for b in range(steps) for p in range(size)]
-        assert sorted(run.trained) == places, "each group once, none discarded"
-        assert k or run.trained == places
-
-
-@pytest.mark.parametrize("seed", first(5, range(20)))
-def test_constant_groups_beside_the_batch_make_no_sample_too_old(seed: int) -> None:
-    """As above, with up to `spare` groups a step that fill no place."""
-    rng = random.Random(seed)
-    for _ in range(50):
-        k, size, steps, spare = rng.randrange(4), rng.randrange(1, 6), rng.randrange(1, 12), rng.randrange(1, 5)
+        k, size, steps, spare = rng.randrange(4), rng.randrange(1, 6), rng.randrange(1, 12), rng.choice(spares)
         run = Simulation(rng, k, size, steps, slots=rng.randrange(1, 3 * size + 2), spare=spare)
         run.run()
-        assert max(run.ages) <= k
+        assert max(run.ages) <= k and len(run.batches) == steps
         assert len(run.trained) == len(set(run.trained)), "each group once"
-        assert len(run.batches) == steps
+        places = [GroupSlot(b, p) for b in range(steps) for p in range(size)]
+        assert spare or sorted(run.trained) == places, "none discarded"
+        assert k or spare or run.trained == places
         for batch in run.batches:
             signal = sum(not run.constant[place] for place in batch)
             assert size <= len(batch) <= size + spare
             assert signal >= size or len(batch) == size + spare, "constant groups fill a place when none is spare"
         assert {*run.constant} <= {*run.trained}, "no group that was complete is discarded"
-
-
-def test_a_constant_group_makes_room_for_another_until_the_allowance_is_used() -> None:
-    rules = Pace(0, lambda step: 2 if step < 9 else 0, spare=1)
-    one, two = started(rules, 2)
-    rules.finish(one, constant=True)
-    assert rules.may_start() and rules.compose() is None
-    three = rules.start(GroupSlot(1, 0))
-    rules.finish(two, constant=True)
-    assert not rules.may_start(), "the second constant group fills a place"
-    rules.finish(three)
-    assert rules.compose() == [(0, 0), (0, 1), (1, 0)]
-    assert not rules.may_start(), "not during the update"
-    rules.advance(1)
-    assert rules.may_start() and not rules.open

@@ -11,6 +11,7 @@ from harbor.models.task.config import TaskConfig
 from harbor.trial.hooks import TrialEvent
 
 from harbortrainer.config import Config
+from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.checks.host import ServiceHost
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.integrity.cause import Verdict
@@ -24,7 +25,9 @@ STEPS = 'version = "1.0"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
 SEPARATE = 'version = "1.0"\n[verifier]\nenvironment_mode = "separate"\n'
 
 
-class Environment:
+class Environment(DockerEngineEnvironment):
+    """Without a container."""
+
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.verdict = Verdict()
@@ -50,12 +53,6 @@ class FakeTrial:
     async def reach(self, *events: TrialEvent) -> None:
         for event in events:
             await self.hooks[event](None)
-
-
-@pytest.fixture(autouse=True)
-def ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harbortrainer.docker.box.environment.DockerEngineEnvironment", Environment)
-    monkeypatch.setattr("harbortrainer.docker.box.artifacts.CollectedEnvironment", Environment)
 
 
 def phases_of(

@@ -1,7 +1,6 @@
 """What is looked at before a run, without a daemon: one line each, errors and warnings."""
 
 import resource
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,10 +66,9 @@ def test_an_old_daemon_and_another_system_are_two_lines() -> None:
     assert len(findings.errors) == 2 and "19.03" in findings.errors[0] and "windows" in findings.errors[1]
 
 
-def test_a_full_disk_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
-    preflight._check_disk(str(tmp_path), LOCAL, findings := Findings())
-    assert f"free on Docker's disk ({tmp_path})" in only(findings) and findings.errors
+def test_a_full_disk_names_the_folder() -> None:
+    preflight._check_disk("/proc", LOCAL, findings := Findings())  # where nothing is free
+    assert "only 0.0 GiB free on Docker's disk (/proc)" in only(findings) and findings.errors
 
 
 @pytest.mark.parametrize(("root", "url"), [("/var", "http://10.0.0.1:2375"), ("/no/such/folder", LOCAL)])
@@ -79,14 +77,16 @@ def test_a_disk_out_of_sight_is_told(root: str, url: str) -> None:
     assert "could not be checked" in only(findings) and findings.warnings
 
 
-def test_open_files_are_raised_or_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
-    preflight._check_descriptors(8, findings := Findings())
-    assert asked == [(320, 1024)] and not findings.errors
-    preflight._check_descriptors(1000, findings)
-    assert "the limit is 1024" in only(findings)
+def test_open_files_are_raised_or_missed() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        preflight._check_descriptors(8, findings := Findings())
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (320, hard) and not findings.errors
+        preflight._check_descriptors(hard, findings)
+        assert f"the limit is {hard}" in only(findings)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # -- memory, CPUs

@@ -1,10 +1,7 @@
 """The whole probe on a server in this process whose logprobs and gradients are noisy, and on servers that differ."""
 
-from functools import partial
-
 import pytest
 
-from harbortrainer.probe.probe import measure_all
 from harbortrainer.probe.report import ProbeFindings
 from tests.support.noisy_server import Numerics, probed
 from tests.support.tiers import first
@@ -80,9 +77,3 @@ async def test_a_server_that_scores_no_prompts_can_still_sample() -> None:
     found = await probed(Numerics(wrong=("refuses prompts",)))
     assert verdicts(found)["prompt logprobs"] == "unusable"
     assert found.facts["can_sample"] and found.facts["prompt_logprobs"] == "refused"
-
-
-async def test_each_part_is_named_before_it_is_measured() -> None:
-    said: list[str] = []
-    await probed(Numerics(), measure=partial(measure_all, say=said.append))
-    assert said == [f"measuring {part}" for part in ("losses", "optimizer", "sampling", "snapshots")]

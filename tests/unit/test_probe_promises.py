@@ -1,17 +1,15 @@
 """A server that says what it repairs is only asked to confirm it; one that does not keep it is measured whole."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import tinker
 
 from harbortrainer.probe import promises
 from harbortrainer.probe.report import ProbeFindings
 from harbortrainer.probe.sampling import PADDED
 from harbortrainer.probe.session import NEW_TOKENS, ProbeSession
 from server.repairs import NAMES
-from tests.support.noisy_server import Numerics, Sampling, Training, probed
+from tests.support.noisy_server import Numerics, probed
 
 
 async def confirmed(numerics: Numerics) -> tuple[bool, ProbeFindings]:
@@ -53,23 +51,16 @@ async def test_without_reported_norms_sums_are_not_confirmed():
     assert not kept
 
 
-async def test_a_confirmation_needs_few_requests_and_one_program_for_all_passes(monkeypatch: pytest.MonkeyPatch):
+async def test_a_confirmation_needs_few_requests_and_one_program_for_all_passes():
     """A server compiles a program for each shape; of passes up to 32 tokens it has one for each number of datums."""
-    shapes: list[tuple[int, ...]] = []
-    samples: list[tuple[int, bool]] = []
-    train, sample = Training.forward_backward, Sampling.sample
+    server: Any = None
 
-    def forward_backward(self: Training, data: Sequence[tinker.Datum], *rest: Any) -> Any:
-        shapes.append((len(data), *(32 if one.model_input.length <= 32 else one.model_input.length for one in data)))
-        return train(self, data, *rest)
+    async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
+        nonlocal server
+        server = session.service
+        assert await promises.confirm(session, findings)
 
-    def sampled(self: Sampling, prompt: Any, num: int, params: tinker.SamplingParams, **more: Any) -> Any:
-        samples.append((params.max_tokens or 0, more["include_prompt_logprobs"]))
-        return sample(self, prompt, num, params, **more)
-
-    monkeypatch.setattr(Training, "forward_backward", forward_backward)
-    monkeypatch.setattr(Sampling, "sample", sampled)
-    kept, _ = await confirmed(Numerics())
-    assert kept
-    assert set(shapes) == {(2, 32, 32)} and len(shapes) <= 6
-    assert samples == [(NEW_TOKENS, False)] * 2, "scores of prompts take a program of their own"
+    await probed(Numerics(), measure=measure)
+    assert {len(datums) for datums in server.passes} == {2} and len(server.passes) <= 6
+    assert max(map(max, server.passes)) <= 32
+    assert server.samples == [(NEW_TOKENS, False)] * 2, "scores of prompts take a program of their own"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harbor.models.trial.config import TrialConfig
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
@@ -16,11 +15,8 @@ from harbortrainer.report.write import write_report
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.provenance import MOST, NEWEST, RARE, Provenance
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
-from harbortrainer.train import parse
-from harbortrainer.training.session import run_training
 from harbortrainer.venues.harbor.depends import MOST as MOST_OF_TRIAL
 from harbortrainer.venues.harbor.depends import Depends, read, write
-from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support import recorded_run
 from tests.support.made_run import MadeRun
 from tests.support.report_walk import Walk
@@ -178,15 +174,8 @@ async def test_a_run_keeps_what_its_trials_depended_on_and_warns_once(
         "run_name": "run",
     }  # fmt: skip
     for epochs in (4, 5):
-        recorder = recorded_run.Recorder()
-
-        async def new_trial(config: TrialConfig, recorder: recorded_run.Recorder = recorder) -> Any:
-            return HookedTrial(config, recorder)
-
-        outside = recorded_run.fake_outside(recorder)
-        venue = HarborVenue(recorded_run.FakeHost(recorder), new_trial)
-        config = parse([f"{name}={value}" for name, value in (words | {"n_epochs": epochs}).items()])
-        await run_training(config, outside=replace(outside, venues={"harbor": venue}))
+        given = [f"{name}={value}" for name, value in (words | {"n_epochs": epochs}).items()]
+        await recorded_run.recorded_run(given, trial=HookedTrial)
     (source,) = Provenance(read_lines(tmp_path / "run" / "ledger.jsonl")).sources.values()
     assert source.rewarded == 5 * 6, "of five groups of eight"
     assert {name.text: name.trials for name in source.names.values()} == {WORK: 30, "tcp 80 nginx": 30, HOOK: 12}

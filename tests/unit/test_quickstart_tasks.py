@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
 from harbortrainer.tasks.folders import load_tasks
-from scripts.quickstart.cases import Kind
 from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import HELD_OUT_LIST, held_out, make_cases, write_tasks
 
@@ -38,25 +35,6 @@ def test_held_out_names_and_contents_are_fresh() -> None:
     unseen = set().union(*(words for name, words in shown.items() if held_out(name)))
     assert unseen
     assert not {word for word in training & unseen if not word.isdigit()}
-
-
-def test_every_held_out_wording_is_also_trained_on() -> None:
-    def wordings(which: bool) -> set[str]:
-        return {
-            wording
-            for name, case in make_cases().items()
-            if held_out(name) is which
-            for wording in case.kind.wordings
-            if case.instruction.startswith(wording.format(**case.values))
-        }
-
-    assert wordings(True) <= wordings(False)
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_tasks_of_a_kind_share_one_environment(kind: Kind) -> None:
-    dockerfiles = {(TASKS / f"{kind.name}-{n}/environment/Dockerfile").read_text() for n in range(1, 7)}
-    assert len(dockerfiles) == 1
 
 
 def test_the_trainer_can_load_them() -> None:

@@ -2,18 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harbortrainer.bundled.hosts import ray_cluster
 from harbortrainer.bundled.hosts.facts import code
 from harbortrainer.bundled.hosts.messages import Job, MachineFacts, Report
-from harbortrainer.bundled.hosts.ray_cluster import LOOK_SEC, RayCluster, _nodes, _start_actor
-from harbortrainer.bundled.hosts.remote import HostLost
+from harbortrainer.bundled.hosts.ray_cluster import LOOK_SEC, SLOW_SEC, RayCluster, _told_if_slow
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.policy.sampler import PolicySampler
@@ -32,8 +31,12 @@ class RayError(Exception):
     """As Ray names it."""
 
 
+class RayTaskError(RayError):
+    """As Ray names it."""
+
+
 class Machine:
-    """A node's process, as its link sees it. `image`: which build it has, "" = none; `dies`: in which call."""
+    """An actor, and the node that it runs on. `image`: which build it has, "" = none; `dies`: in which call."""
 
     def __init__(self, name: str, daemon: str = "", image: str = "", dies: str = "") -> None:
         self.name, self.daemon, self.image, self.dies = name, daemon or name, image, dies
@@ -41,16 +44,17 @@ class Machine:
         self.start_sec = START_SEC
 
     def node(self) -> dict[str, Any]:
-        return {"NodeID": self.name, "NodeManagerAddress": self.name, "Resources": {"trials": 4}}
+        return {"NodeID": self.name, "NodeManagerAddress": self.name, "Resources": {"trials": 4}, "Alive": True}
 
-    async def call(self, method: str, *args: Any) -> Any:
-        if method == self.dies:
-            self.dies = ""  # and its machine returns
-            raise HostLost("ActorDiedError")
-        return await getattr(self, method)(*args)
+    def actor(self) -> Any:
+        async def call(method: str, *args: Any) -> Any:
+            if method == self.dies:
+                self.dies = ""  # and its machine returns
+                raise RayError
+            return await getattr(self, method)(*args)
 
-    def kill(self) -> None:
-        """It is a test's."""
+        methods = [name for name in dir(Machine) if not name.startswith("_")]
+        return SimpleNamespace(**{n: SimpleNamespace(remote=lambda *args, n=n: call(n, *args)) for n in methods})
 
     async def start(self) -> MachineFacts:
         self.starts += 1
@@ -92,17 +96,44 @@ class Machine:
         return []
 
 
+class Ray:
+    """Stands for the package, and its cluster. `away`: what its next answers about the last machine raise."""
+
+    def __init__(self, machines: tuple[Machine, ...]) -> None:
+        self.machines, self.away = {machine.name: machine for machine in machines}, list[Exception]()
+        strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node_id, soft: node_id)
+        self.modules = {
+            "ray": self,
+            "ray.exceptions": SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError),
+            "ray.util": SimpleNamespace(list_named_actors=lambda _: []),
+            "ray.util.scheduling_strategies": strategies,
+        }
+
+    def init(self, **_: Any) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+    def kill(self, actor: Any) -> None: ...
+
+    def nodes(self) -> list[dict[str, Any]]:
+        if len(self.away) > 1:
+            raise self.away.pop()
+        return [machine.node() for machine in self.machines.values()]
+
+    def remote(self, **_: Any) -> Callable[[Any], Any]:
+        return lambda _: SimpleNamespace(options=lambda **own: SimpleNamespace(remote=lambda job: self._actor(**own)))
+
+    def _actor(self, scheduling_strategy: str, **_: Any) -> Any:
+        if self.away:  # its node is known already
+            raise self.away.pop()
+        return self.machines[scheduling_strategy].actor()
+
+
 class Rig:
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *machines: Machine) -> None:
-        by_name = {machine.name: machine for machine in machines}
+    def __init__(self, folder: Path, machines: tuple[Machine, ...]) -> None:
         for number, machine in enumerate(machines):  # one after the other
             machine.start_sec += 0.1 * number
-        monkeypatch.setattr(ray_cluster, "_connect", lambda: None)
-        monkeypatch.setattr(ray_cluster, "_disconnect", lambda: None)
-        monkeypatch.setattr(ray_cluster, "_end_earlier", lambda run_id: asyncio.sleep(0))
-        monkeypatch.setattr(ray_cluster, "_nodes", lambda: [machine.node() for machine in machines])
-        monkeypatch.setattr(ray_cluster, "_start_actor", lambda job, node_id, name: by_name[node_id])
-        monkeypatch.setattr(ray_cluster, "RayLink", lambda actor: actor)
+        self.ray = Ray(machines)
         config = Config(model_name="m", tasks_dir=".")
         gates = Gates.of(config)
         run = RunParts(config, PolicySampler(), chat_template(), "run", gates)
@@ -121,14 +152,25 @@ class Rig:
         return sorted(host.name for host in self.fleet.hosts)
 
 
-def test_hosts_start_side_by_side_and_take_the_images_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rig]:
+    def made(*machines: Machine) -> Rig:
+        rig = Rig(tmp_path, machines)
+        for name, module in rig.ray.modules.items():
+            monkeypatch.setitem(sys.modules, name, module)
+        return rig
+
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED"):
+        monkeypatch.setenv(name, "token")
+    return made
+
+
+def test_hosts_start_side_by_side_and_take_the_images_of_the_first(rig: Callable[..., Rig]) -> None:
     machines = [Machine(f"h{n}") for n in range(4)]
-    rig = Rig(tmp_path, monkeypatch, *machines)
+    cluster = rig(*machines)
 
     async def work() -> None:
-        async with rig.joined() as names:
+        async with cluster.joined() as names:
             assert names == ["h0", "h1", "h2", "h3"]
             assert {machine.image for machine in machines} == {"built by h0"}
             assert now() <= START_SEC + BUILD_SEC + 3 * COPY_SEC + PREPARE_SEC + 1
@@ -136,18 +178,16 @@ def test_hosts_start_side_by_side_and_take_the_images_of_the_first(
     in_virtual_time(work)
 
 
-def test_a_host_whose_source_of_images_dies_joins_with_the_next_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_whose_source_of_images_dies_joins_with_the_next_look(rig: Callable[..., Rig]) -> None:
     machines = Machine("source", dies="read"), Machine("other"), Machine("third")
-    rig = Rig(tmp_path, monkeypatch, *machines)
+    cluster = rig(*machines)
 
     async def work() -> None:
-        async with rig.joined() as names:
+        async with cluster.joined() as names:
             assert names == ["third"], "the one died, the other is without images"
             machines[0].image = ""  # or it would be refused
             await asyncio.sleep(LOOK_SEC + 2 * (START_SEC + COPY_SEC + PREPARE_SEC) + 1)
-            assert rig.names == ["other", "source", "third"]
+            assert cluster.names == ["other", "source", "third"]
             assert {machine.image for machine in machines} == {"built by third"}
             assert [machine.starts for machine in machines] == [2, 2, 1]
         assert [machine.stops for machine in machines] == [1, 2, 1], "the lost one was out of reach"
@@ -164,14 +204,14 @@ def test_a_host_whose_source_of_images_dies_joins_with_the_next_look(
     ids=["image", "daemon"],
 )
 def test_a_host_that_does_not_fit_ends_the_run_before_it_begins_and_all_hosts_are_closed(
-    second: Machine, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    second: Machine, words: str, rig: Callable[..., Rig]
 ) -> None:
     first = Machine("a", image="1")
-    rig = Rig(tmp_path, monkeypatch, first, second)
+    cluster = rig(first, second)
 
     async def work() -> None:
         with pytest.raises(UserError, match=words):
-            async with rig.joined():
+            async with cluster.joined():
                 pass
         assert (first.stops, second.stops) == (1, 1)
 
@@ -179,63 +219,30 @@ def test_a_host_that_does_not_fit_ends_the_run_before_it_begins_and_all_hosts_ar
 
 
 def test_hosts_join_after_a_cluster_that_did_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ray raises errors of its own, and Python's; each outage is named once."""
-    first, late = Machine("first"), Machine("late")
-    listed, start, errors = _nodes, _start_actor, [OSError("reset"), RuntimeError("away\nmore"), RayError("lost")]
-    rig = Rig(tmp_path, monkeypatch, first, late)
-    known, machines = [first.node()], {"first": first, "late": late}
-
-    def nodes() -> list[dict[str, Any]]:
-        if len(known) > 1 and len(errors) > 1:
-            raise errors.pop()
-        return [node | {"Alive": True} for node in known]
-
-    def remote(job: Job) -> Any:  # of the actor, while its node is known already
-        if errors:
-            raise errors.pop()
-        return machines["late"]
-
-    ray = {
-        "": SimpleNamespace(nodes=nodes, remote=lambda **_: lambda _: SimpleNamespace(options=lambda **_: actor)),
-        "exceptions": SimpleNamespace(RayError=RayError),
-        "util.scheduling_strategies": SimpleNamespace(NodeAffinitySchedulingStrategy=lambda *_, **__: None),
-    }
-    actor = SimpleNamespace(remote=remote)
-    monkeypatch.setattr(ray_cluster, "_ray", lambda name="": ray[name])
-    monkeypatch.setattr(ray_cluster, "_nodes", listed)
+    late = Machine("late")
+    cluster = rig(Machine("first"))
 
     async def work() -> None:
-        async with rig.joined() as names:
+        async with cluster.joined() as names:
             assert names == ["first"]
-            monkeypatch.setattr(ray_cluster, "_start_actor", start)
-            known.append(late.node())
+            cluster.ray.machines["late"] = late
+            cluster.ray.away += [OSError("reset"), RuntimeError("away\nmore"), RayError("lost")]
             await asyncio.sleep(4 * LOOK_SEC + START_SEC + COPY_SEC + PREPARE_SEC + 1)
-            assert rig.names == ["first", "late"] and not errors
+            assert cluster.names == ["first", "late"] and not cluster.ray.away
 
     in_virtual_time(work)
     lines = [record.getMessage() for record in caplog.records if "the cluster does not answer" in record.getMessage()]
     assert lines == ["hosts=ray: the cluster does not answer (lost); see whether its head runs"]
 
 
-def test_a_head_that_stays_away_is_warned_of_before_ray_ends_the_process(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(ray_cluster, "SLOW_SEC", 0.02)
-    answers = asyncio.Event()
-
-    async def nodes() -> str:
-        await answers.wait()
-        return "nodes"
-
+def test_a_head_that_stays_away_is_warned_of_before_ray_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
-        asking = asyncio.create_task(ray_cluster._told_if_slow(nodes()))
-        while not caplog.records:  # noqa: ASYNC110 -- nothing says that a record came
-            await asyncio.sleep(0.001)
-        answers.set()
-        assert await asking == await ray_cluster._told_if_slow(nodes()) == "nodes"
+        assert await _told_if_slow(asyncio.sleep(SLOW_SEC - 1, "nodes")) == "nodes" and not caplog.records
+        assert await _told_if_slow(asyncio.sleep(SLOW_SEC + 1, "nodes")) == "nodes"
 
-    asyncio.run(work())
+    in_virtual_time(work)
     (line,) = [record.getMessage() for record in caplog.records]
     assert "the cluster's head has not answered" in line and line.endswith("continue with resume=RUN_DIR")

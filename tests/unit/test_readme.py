@@ -21,11 +21,6 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 110
 
 
-def test_every_field_is_on_the_page():
-    text = (ROOT / "docs/settings.md").read_text()
-    assert [name for name in chz.chz_fields(Config) if f"`{name}`" not in text] == []
-
-
 def test_a_setting_of_a_few_values_names_each_of_them():
     unsaid = [
         (name, value)

@@ -1,7 +1,6 @@
 """scripts/recipe: its teacher, its page, and phases whose commands exist."""
 
 import json
-import random
 import re
 import shlex
 import subprocess
@@ -17,9 +16,6 @@ from harbortrainer.serve.arguments import ServeArgs
 from harbortrainer.setting import settings
 from harbortrainer.sft_config import SftConfig
 from harbortrainer.stats import compare
-from scripts.quickstart.make_tasks import make_cases
-from scripts.quickstart.teacher import say
-from scripts.quickstart.terminal import SimulatedTerminal
 from scripts.recipes.page import page, read
 
 PHASES = Path("scripts/recipes")
@@ -53,22 +49,6 @@ def test_the_page_has_each_policy_with_its_interval_and_the_difference_to_the_on
     assert (tmp_path / "page.md").read_text() == text == done.stdout.decode()[:-1]
 
 
-def test_the_teacher_solves_tasks_by_chance_and_ends_them() -> None:
-    case, chance = make_cases()["count-1"], random.Random(1)
-    first = {"role": "user", "content": f"… {case.instruction}\n …"}
-    solved = 0
-    for _ in range(200):
-        answer = json.loads(say([first], 0.75, chance))
-        terminal = SimulatedTerminal(case)
-        terminal.type(answer["commands"][0]["keystrokes"])
-        solved += terminal.solved
-        assert answer["task_complete"]
-    assert 130 < solved < 170
-    again = json.loads(say([first, {"role": "assistant", "content": "x"}, first], 0.75, chance))
-    assert again["task_complete"] and again["commands"] == []
-    assert say([{"role": "user", "content": "Say yes."}], 1.0, chance) == "yes"
-
-
 @pytest.mark.parametrize(
     ("name", "first"),
     [
@@ -86,10 +66,3 @@ def test_the_phases_name_settings_that_exist(name: str, first: list[str]) -> Non
     given = {word.partition("=")[0].strip('"') for line in lines for word in shlex.split(line.split(None, 2)[2])}
     assert {name for name in given if re.fullmatch(r"[a-z_]+", name) and f"{name}=" in text} <= known
     assert subprocess.run(["bash", "-n", "scripts/recipe"], check=False).returncode == 0
-
-
-def test_each_training_of_a_gpu_asks_for_a_context_that_its_small_model_has() -> None:
-    commands = "source scripts/gpu/env.sh; PYTHON=echo; sft a b; sft_own a b c; train a b c; evaluate a b"
-    done = subprocess.run(["bash", "-c", commands], check=True, capture_output=True, text=True)
-    found = [re.findall("context_limit=[0-9]+", line) for line in done.stdout.splitlines()]
-    assert found == [["context_limit=2048"]] * 4

@@ -138,12 +138,10 @@ async def test_states_that_the_server_lost_too_are_made_again_from_what_there_is
     assert any("from the seed" in line for line in said) == (lost > 2)
 
 
-async def test_a_run_that_started_from_weights_restarts_from_them(
-    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_that_started_from_weights_restarts_from_them(whole: Run, tmp_path: Path) -> None:
     run = fragile(tmp_path / "lost", "before update", 1)
     policy: Any = run.policy
-    monkeypatch.setattr(policy, "origin", "tinker://a/weights/s (init_from=runs/a@3)")
+    policy.origin = "tinker://a/weights/s (init_from=runs/a@3)"
     said: list[str] = []
     original = policy.reload
 

@@ -109,7 +109,7 @@ async def test_a_teacher_of_another_base_model_is_refused_and_any_rank_is_taken(
         await reference(fake, log).ready()
 
 
-def gone(fake: FakeTinker, monkeypatch: pytest.MonkeyPatch) -> None:
+def gone(fake: Any) -> None:
     response = httpx.Response(404, request=httpx.Request("GET", "http://x"))
     error = tinker.NotFoundError("Checkpoint not found", response=response, body={"detail": "Checkpoint not found"})
 
@@ -118,13 +118,13 @@ def gone(fake: FakeTinker, monkeypatch: pytest.MonkeyPatch) -> None:
             raise error
             yield
 
-    monkeypatch.setattr(fake, "get_weights_info_by_tinker_path", lambda path: Gone())
+    fake.get_weights_info_by_tinker_path = lambda path: Gone()
 
 
-async def test_a_lost_teacher_is_an_error_and_a_lost_start_ends_only_its_metric(fake, log, monkeypatch, caplog):
+async def test_a_lost_teacher_is_an_error_and_a_lost_start_ends_only_its_metric(fake, log, caplog):
     lost_later = await open_references(backend(fake), log, [CONFIG], STATE, {})
     assert (await lost_later.compare(0, [sequence()], CONFIG)).metrics.keys() == {"kl/start"}
-    gone(fake, monkeypatch)
+    gone(fake)
     lost_later._start._session = None  # type: ignore[union-attr]  # as after a lost server
     for opened in (lost_later, await open_references(backend(fake), log, [CONFIG], STATE, {})):
         compared = await opened.compare(0, [sequence()], CONFIG)

@@ -6,8 +6,10 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,9 @@ from harbortrainer.docker.box.first_shell import frames
 from harbortrainer.docker.box.listener import NoPython, ShutOut
 from harbortrainer.docker.box.relay import Relay
 from harbortrainer.errors import EnvironmentFault
+from tests.support.fake_engine import FakeEngine, use_engine
 
-PROGRAM = Path(relay.__file__).with_name("relay_program.py")
+PYTHONS = (sys.executable,)
 started: list[subprocess.Popen[bytes]] = []
 faults: list[EnvironmentFault] = []
 answering: list[asyncio.Task[None]] = []
@@ -32,8 +35,8 @@ async def all_end() -> AsyncIterator[None]:
     for task in answering:
         task.cancel()
     started.clear()
-    faults.clear()
-    answering.clear()
+    for notes in (faults, answering, served):
+        notes.clear()
 
 
 def free_port() -> int:
@@ -42,7 +45,7 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def as_exec(command: list[str]) -> tuple[socket.socket, bytes, str]:
+def as_exec(command: list[str]) -> socket.socket:
     """The command's streams as Docker gives those of an exec: one socket, out of it frames of stdout and stderr."""
     here, there = socket.socketpair()
     mux = (
@@ -60,8 +63,7 @@ def as_exec(command: list[str]) -> tuple[socket.socket, bytes, str]:
         subprocess.Popen([sys.executable, "-I", "-S", "-c", mux, *command], stdin=there.fileno(), stdout=there.fileno())
     )
     there.close()
-    here.setblocking(False)
-    return here, b"", "id"
+    return here
 
 
 async def echo(connected: socket.socket) -> None:
@@ -77,30 +79,40 @@ async def echo(connected: socket.socket) -> None:
     answering.append(asyncio.create_task(work()))
 
 
-class Daemon:
-    """`command`: what runs in place of the program; `codes`: what the daemon says of its end, the last one for ever."""
+class Daemon(FakeEngine):
+    """Runs an exec here, changed by `change`. `codes`: what it says of the end of an exec, the last one for ever."""
 
     def __init__(self) -> None:
-        self.command: list[str] = []
+        self.change: Callable[[list[str]], list[str]] = list
         self.codes: list[int | None] = [0]
+        self._command: list[str] = []
 
-    def exit_code(self, _: object) -> int | None:
-        return self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+    def exec_create(self, container: str, command: list[str], **_: Any) -> dict[str, str]:
+        self._command = self.change(command)
+        return {"Id": "id"}
+
+    def exec_start(self, exec_id: str, socket: bool) -> Any:
+        made = as_exec(self._command)
+        buffered = SimpleNamespace(raw=SimpleNamespace(_fp=SimpleNamespace(fp=SimpleNamespace(peek=lambda: b""))))
+        return SimpleNamespace(fileno=made.fileno, _response=SimpleNamespace(**vars(buffered), close=made.close))
+
+    def exec_inspect(self, exec_id: str) -> dict[str, Any]:
+        code = self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+        return {"Running": code is None, "ExitCode": code}
 
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     made = Daemon()
-    monkeypatch.setattr(relay, "_exec", lambda *_: as_exec(made.command))
-    monkeypatch.setattr(relay, "_exit_code", made.exit_code)
+    use_engine(monkeypatch, made)
     return made
 
 
 @pytest.fixture
-async def opened(daemon: Daemon) -> AsyncIterator[tuple[Relay, int]]:
+async def opened(daemon: Daemon, request: pytest.FixtureRequest) -> AsyncIterator[tuple[Relay, int]]:
+    """With a server that says everything twice, unless the test's parameter is another."""
     port = free_port()
-    daemon.command = [sys.executable, "-I", "-S", str(PROGRAM), str(port)]
-    one = await Relay.open("c", port, (), echo, faults.append)
+    one = await Relay.open("c", port, PYTHONS, getattr(request, "param", echo), faults.append)
     yield one, port
     await one.close()
 
@@ -120,18 +132,20 @@ async def test_connections_are_carried_whole_and_apart(opened: tuple[Relay, int]
     assert [sorted(answer) for answer in answers] == [sorted(data + data) for data in sent]
 
 
+served: list[socket.socket] = []
+
+
+async def refuse(connected: socket.socket) -> None:
+    served.append(connected)
+    connected.close()
+
+
+@pytest.mark.parametrize("opened", [refuse], indirect=True)
 async def test_what_a_client_still_sends_after_its_server_has_closed_opens_no_connection(
-    opened: tuple[Relay, int], monkeypatch: pytest.MonkeyPatch
+    opened: tuple[Relay, int],
 ) -> None:
     """A body that is refused by its length: its rest would be read as requests."""
     one, _ = opened
-    served: list[socket.socket] = []
-
-    async def refuse(connected: socket.socket) -> None:
-        served.append(connected)
-        connected.close()
-
-    monkeypatch.setattr(one, "_serve", refuse)
     for _ in range(2):
         with contextlib.suppress(ConnectionError):
             await one._take(7, b"GET / HTTP/1.1")
@@ -183,15 +197,13 @@ async def test_a_killed_program_is_no_fault_and_a_lost_stream_is(
     ] * 2
 
 
-async def test_a_run_without_a_socket_for_a_connection_is_a_fault(
-    opened: tuple[Relay, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def none_left(_: socket.socket) -> None:
+    raise OSError(24, "Too many open files")
+
+
+@pytest.mark.parametrize("opened", [none_left], indirect=True)
+async def test_a_run_without_a_socket_for_a_connection_is_a_fault(opened: tuple[Relay, int]) -> None:
     one, port = opened
-
-    def none_left() -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(relay.socket, "socketpair", none_left)
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"x")
     assert one._work is not None
@@ -203,7 +215,7 @@ async def test_a_run_without_a_socket_for_a_connection_is_a_fault(
 async def test_a_phase_that_is_cancelled_at_its_start_leaves_no_stream(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon.command = ["sh", "-c", "cat > /dev/null"]
+    daemon.change = lambda _: ["sh", "-c", "cat > /dev/null"]
     begun, start = asyncio.Event(), Relay._start
 
     async def noted(one: Relay, early: bytes) -> bool:
@@ -211,7 +223,7 @@ async def test_a_phase_that_is_cancelled_at_its_start_leaves_no_stream(
         return await start(one, early)
 
     monkeypatch.setattr(Relay, "_start", noted)
-    opening = asyncio.create_task(Relay.open("c", 1, (), echo, faults.append))
+    opening = asyncio.create_task(Relay.open("c", 1, PYTHONS, echo, faults.append))
     await begun.wait()
     opening.cancel()
     await asyncio.wait({opening})
@@ -232,26 +244,24 @@ async def test_a_taken_port_is_named(
 ) -> None:
     """With the status of a killed program nobody knows why it ended. The daemon notes it a little later."""
     port = taken.getsockname()[1]
-    program = PROGRAM.read_text().replace("FREE_SEC = 10", "FREE_SEC = 0")
     daemon.codes = [None, None, status]
-    daemon.command = [sys.executable, "-I", "-S", "-c", program, str(port)]
+    daemon.change = lambda command: [word.replace("FREE_SEC = 10", "FREE_SEC = 0") for word in command]
     with pytest.raises(
         RuntimeError, match=rf"cannot listen at port {port} inside c: .*Address already in use"
     ) as error:
-        await Relay.open("c", port, (), echo, faults.append)
+        await Relay.open("c", port, PYTHONS, echo, faults.append)
     assert error.type is whose
 
 
-def test_the_port_of_an_earlier_program_is_waited_for(taken: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_port_of_an_earlier_program_is_waited_for(taken: socket.socket) -> None:
     """It was stopped with the agent's processes before it saw that its phase is over."""
-    monkeypatch.setattr(relay_program.time, "sleep", lambda _: taken.close())
+    threading.Timer(0.05, taken.close).start()
     relay_program.listening(taken.getsockname()[1]).close()
 
 
 async def test_a_container_without_python_is_named(daemon: Daemon) -> None:
-    daemon.command = ["sh", "-c", "echo no python3 >&2; exit 127"]
     with pytest.raises(NoPython, match=r"container c has no python3"):
-        await Relay.open("c", 1, (), echo, faults.append)
+        await Relay.open("c", 1, ["no-such-python"], echo, faults.append)
 
 
 def test_frames_may_come_in_any_pieces() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harbortrainer import commands
 from harbortrainer.commands import SCRIPTS, fitted
 from tests.conftest import ROOT
 
@@ -47,7 +46,6 @@ def test_scripts_that_are_commands_are_there_and_run() -> None:
         ("/data/my_scripts/x.sh and train.src", "/data/my_scripts/x.sh and train.src"),
     ],
 )
-def test_a_message_names_the_commands_of_a_wheel(monkeypatch: pytest.MonkeyPatch, said: str, words: str) -> None:
+def test_a_message_names_the_commands_of_a_wheel(said: str, words: str) -> None:
     assert fitted(said) == said
-    monkeypatch.setattr(commands, "_CHECKOUT", False)
-    assert (fitted(said), fitted(words)) == (words, words)
+    assert (fitted(said, checkout=False), fitted(words, checkout=False)) == (words, words)

@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +51,29 @@ def llm_of(policy: RemotePolicy, **options: Any) -> tuple[TinkerLLM, PolicySampl
         return TinkerLLM(own, policy.template, **settings | options), sampler
 
 
+@asynccontextmanager
+async def asked(
+    answer: Any, folder: Path, template: ChatTemplate, fields: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[tuple[TinkerLLM, RemotePolicy, ChatServer]]:
+    """A trial's LLM in front of an endpoint. `fields`: of the policy; `options`: of the LLM."""
+    async with chat_server(answer) as server:
+        policy = remote(server, folder, template, **(fields or {}))
+        llm, sampler = llm_of(policy, **options)
+        yield llm, policy, server
+        await sampler.abandon()
+        await policy.aclose()
+
+
 async def test_the_endpoint_gets_messages_and_the_trial_keeps_ids_of_the_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEACHER_KEY", "secret")
     template = chat_template(QWEN3)
-    async with chat_server([says("one", prompt_tokens=10, completion_tokens=5), says("two")]) as server:
-        policy = remote(server, tmp_path, template, key="TEACHER_KEY", fields={"top_p": 0.5, "seed": None})
-        llm, sampler = llm_of(policy, seed=3)
+    answers, given = [says("one", prompt_tokens=10, completion_tokens=5), says("two")], {"top_p": 0.5, "seed": None}
+    fields = {"key": "TEACHER_KEY", "fields": given}
+    async with asked(answers, tmp_path, template, fields, seed=3) as (llm, policy, server):
         chat = Chat(llm)
         assert [(await chat.chat(text)).content for text in ("a", "b")] == ["one", "two"]
-        await sampler.abandon()
-        await policy.aclose()
     first, second = server.requests
     assert first["messages"] == [{"role": "user", "content": "a"}]
     assert [m["content"] for m in second["messages"]] == ["a", "one", "b"]
@@ -79,15 +92,12 @@ async def test_the_endpoint_gets_messages_and_the_trial_keeps_ids_of_the_templat
 async def test_faults_of_the_endpoint_are_tried_again_cost_and_take_no_time_of_the_trial(tmp_path: Path) -> None:
     turn = itertools.count()
     plan = [reply for fault in FAULTS for reply in (fault, says("fine", prompt_tokens=7, completion_tokens=3))]
-    async with chat_server(lambda _: plan[next(turn)]) as server:
-        policy = remote(server, tmp_path, chat_template(QWEN3), answer_sec=0.5)
-        llm, sampler = llm_of(policy)
+    fields = {"answer_sec": 0.5}
+    async with asked(lambda _: plan[next(turn)], tmp_path, chat_template(QWEN3), fields) as (llm, _, _):
         chat, began = Chat(llm), asyncio.get_running_loop().time()
         for _ in FAULTS:
             assert (await chat.chat("x")).content == "fine"
         spent = asyncio.get_running_loop().time() - began
-        await sampler.abandon()
-        await policy.aclose()
     assert 2 * 0.5 < llm.lost() < spent, "a hang and an answer that drips, at least"
     records = read_lines(tmp_path / "requests.jsonl")
     assert [bool(record["how"]) for record in records] == [True, False] * len(FAULTS)
@@ -97,44 +107,31 @@ async def test_faults_of_the_endpoint_are_tried_again_cost_and_take_no_time_of_t
 
 
 async def test_while_it_is_silent_the_clock_stands_still(tmp_path: Path) -> None:
-    asked = asyncio.Event()
+    came = asyncio.Event()
 
     def silent(_: dict[str, Any]) -> Reply:
-        asked.set()
+        came.set()
         return HANG
 
-    async with chat_server(silent) as server:
-        policy = remote(server, tmp_path, chat_template(QWEN3))
-        llm, sampler = llm_of(policy, timeout=60.0)
+    async with asked(silent, tmp_path, chat_template(QWEN3), timeout=60.0) as (llm, _, _):
         asking = asyncio.create_task(Chat(llm).chat("x"))
-        await asked.wait()
+        await came.wait()
         await asyncio.sleep(0.05)
         assert llm.lost() >= 0.05
         asking.cancel()
-        await sampler.abandon()
-        await policy.aclose()
     assert [record["how"] for record in read_lines(tmp_path / "requests.jsonl")] == ["stopped"]
 
 
-@pytest.mark.parametrize(("reply", "error"), [((401, "no"), SamplingError), (HANG, SamplingError)])
+FULL = (400, '{"error": {"code": "context_length_exceeded"}}')  # ends the trial as here
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"), [((401, "no"), SamplingError), (HANG, SamplingError), (FULL, ContextLengthExceededError)]
+)
 async def test_what_does_not_pass_is_a_fault(tmp_path: Path, reply: Reply, error: type[Exception]) -> None:
-    async with chat_server([reply]) as server:
-        policy = remote(server, tmp_path, chat_template(QWEN3), answer_sec=0.15)
-        llm, sampler = llm_of(policy, timeout=0.4)
+    async with asked([reply], tmp_path, chat_template(QWEN3), {"answer_sec": 0.15}, timeout=0.4) as (llm, _, _):
         with pytest.raises(error):
             await Chat(llm).chat("x")
-        await sampler.abandon()
-        await policy.aclose()
-
-
-async def test_a_context_that_is_full_there_ends_the_trial_as_here(tmp_path: Path) -> None:
-    async with chat_server([(400, '{"error": {"code": "context_length_exceeded"}}')]) as server:
-        policy = remote(server, tmp_path, chat_template(QWEN3))
-        llm, sampler = llm_of(policy)
-        with pytest.raises(ContextLengthExceededError):
-            await Chat(llm).chat("x")
-        await sampler.abandon()
-        await policy.aclose()
 
 
 @pytest.mark.parametrize("family", [QWEN_TOOLS, QWEN_CODER], ids=lambda family: family.name)
@@ -185,19 +182,14 @@ async def test_thoughts_are_kept_on_request(tmp_path: Path) -> None:
     for thoughts in (True, False):
         reply = says("text")
         reply[1]["choices"][0]["message"]["reasoning_content"] = "hm"  # pyright: ignore[reportOptionalSubscript]
-        async with chat_server([reply]) as server:
-            policy = remote(server, tmp_path, template, thoughts=thoughts)
-            llm, sampler = llm_of(policy)
+        async with asked([reply], tmp_path, template, {"thoughts": thoughts}) as (llm, _, _):
             said = await Chat(llm).chat("x")
-            await sampler.abandon()
-            await policy.aclose()
         assert (said.content, said.reasoning_content) == ("text", "hm" if thoughts else None)
 
 
 async def test_a_cap_ends_the_work(tmp_path: Path) -> None:
-    async with chat_server([says("x", prompt_tokens=400_000, completion_tokens=50_000)]) as server:
-        policy = remote(server, tmp_path, chat_template(QWEN3))
-        llm, sampler = llm_of(policy)
+    costly = says("x", prompt_tokens=400_000, completion_tokens=50_000)
+    async with asked([costly], tmp_path, chat_template(QWEN3)) as (llm, policy, _):
 
         async def work() -> None:
             chat = Chat(llm)
@@ -206,8 +198,6 @@ async def test_a_cap_ends_the_work(tmp_path: Path) -> None:
 
         with pytest.raises(UserError, match=r"max_usd=2: 2 requests, .* 2.4000 USD; raise it and continue with: again"):
             await run_until(work(), until_spent(policy.spent, 2.0, "again"))
-        await sampler.abandon()
-        await policy.aclose()
 
 
 async def test_a_check_passes_over_faults_and_names_what_stays(tmp_path: Path) -> None:

@@ -161,12 +161,6 @@ def test_a_page_that_cannot_be_written_is_one_line(
     assert error.startswith(f"error: out={tmp_path / out}: no page was made") and error.count("\n") == 1
 
 
-def test_packed_values_come_back_and_are_no_markup() -> None:
-    value = {"a": [ATTACK, None, 1.5, float("inf")]}
-    assert unpacked(packed(value)) == {"a": [ATTACK, None, 1.5, None]}
-    assert re.fullmatch(r"[A-Za-z0-9+/=]+", packed(value))
-
-
 def test_what_a_continued_run_changed_is_told(own: MadeRun) -> None:
     change = {"learning_rate": {"before": 1e-4, "now": 1e-5}}
     append_line(own.path / "config_changes.jsonl", {"time": 1.0, "from_step": 1, "changes": change})
@@ -185,3 +179,9 @@ def test_a_plot_says_what_its_metric_is_and_how_to_read_it(made: MadeRun) -> Non
     about = blobs(write_report(made.path))["data"]["about"]
     assert "fix that first, see faults.md" in about["rollout/infrastructure_failure_rate"]
     assert not [text for text in about.values() if "](" in text or "`" in text]
+
+
+def test_packed_values_come_back_and_are_no_markup() -> None:
+    value = {"a": [ATTACK, None, 1.5, float("inf")]}
+    assert unpacked(packed(value)) == {"a": [ATTACK, None, 1.5, None]}
+    assert re.fullmatch(r"[A-Za-z0-9+/=]+", packed(value))

@@ -5,14 +5,11 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.cli.main import main
-from harbortrainer.durable.jsonl import append_line
+from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.report import panel as panel_module
-from harbortrainer.report import run as run_module
-from harbortrainer.report import write
-from harbortrainer.report.panel import Pieces, cut, panel
-from harbortrainer.report.run import spread
-from harbortrainer.report.trials import TrialRow, choose
+from harbortrainer.report.panel import MOST_MESSAGES, Pieces, cut, panel
+from harbortrainer.report.run import spread, timelines
+from harbortrainer.report.trials import TrialRow, choose, read_trials
 from harbortrainer.report.write import leave_report, packed, page, write_report
 from harbortrainer.run.conversations import own_conversation
 from tests.support.made_run import MadeRun
@@ -96,10 +93,10 @@ def test_panels_are_limited_and_the_most_telling_come_first() -> None:
     assert choose([], 60) == []
 
 
-def test_timelines_are_those_of_the_last_batches_first(unchanged: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timelines_are_those_of_the_last_batches_first(unchanged: MadeRun) -> None:
     assert list(only_run(write_report(unchanged.path))["timelines"]) == ["eval_000000", "step_000000", "step_000001"]
-    monkeypatch.setattr(run_module, "MOST_FILES", 12)
-    assert list(only_run(write_report(unchanged.path))["timelines"]) == ["step_000001"]
+    trials = read_trials(read_lines(unchanged.path / "ledger.jsonl"))
+    assert list(timelines(unchanged.path, trials, most=12)) == ["step_000001"]
     assert spread(list(range(6))) == [5, 0, 2, 1, 3, 4]
 
 
@@ -123,9 +120,8 @@ def test_texts_are_cut_in_the_middle() -> None:
     assert short.startswith("x" * 20) and short.endswith("y" * 10) and "170 characters" in short
 
 
-def test_panels_stop_where_the_page_is_full(unchanged: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "MOST_BYTES", 30_000)
-    everything = blobs(write_report(unchanged.path))
+def test_panels_stop_where_the_page_is_full(unchanged: MadeRun) -> None:
+    everything = blobs(write_report(unchanged.path, most_bytes=30_000))
     shown = everything["data"]["runs"][0]["panels"]
     assert 0 < len(shown) < 36 and len(everything) == len(shown) + 2  # the data and the shared texts
     empty = len(page("run", {"data": packed(everything["data"])}))
@@ -133,13 +129,13 @@ def test_panels_stop_where_the_page_is_full(unchanged: MadeRun, monkeypatch: pyt
     assert size < empty + 30_000 + 100 * len(everything)  # a tag for each panel
 
 
-def test_long_trials_say_what_is_left_out(unchanged: MadeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(panel_module, "MOST_MESSAGES", 2)
-    monkeypatch.setattr(panel_module, "MOST_TOKENS", 900)
-    name = "s000001-p00-g00"
-    shown = panel(unchanged.path, TrialRow(name), Pieces("models/quickstart"))
-    assert len(shown["messages"]) == 2 and shown["notes"] == ["1 messages in the middle are left out"]
-    assert len(shown["tokens"]["turns"]) == 1 and shown["tokens"]["left_out"] == 80 and shown["tokens"]["named"]
+def test_long_trials_say_what_is_left_out(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run", tasks=1, group=2, turns=130)
+    made.train(0)
+    shown = panel(made.path, TrialRow("s000000-p00-g00"), Pieces("models/quickstart"))
+    (note,) = shown["notes"]
+    assert len(shown["messages"]) == MOST_MESSAGES and note.endswith(" messages in the middle are left out")
+    assert len(shown["tokens"]["turns"]) < 130 and shown["tokens"]["left_out"] > 0 and shown["tokens"]["named"]
 
 
 def test_tokens_of_an_evaluation_of_checkpoints_are_text(made: MadeRun) -> None:

@@ -5,7 +5,6 @@ import re
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -52,9 +51,7 @@ async def test_a_fault_is_replaced_and_only_its_member(tmp_path: Path, outcome: 
     assert first.seed != second.seed
 
 
-async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_trial(tmp_path: Path) -> None:
     up = True
 
     def run(request: TrialRequest) -> Trajectory:
@@ -71,9 +68,7 @@ async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_tr
         answer, up = None if up else "refused", True
         return answer
 
-    rig = Rig(tmp_path, run, n_parallel_envs=2)
-    room: Any = rig.rollouts._rooms["harbor"]
-    monkeypatch.setattr(room.local.daemon, "_ping", ping)
+    rig = Rig(tmp_path, run, ping=ping, n_parallel_envs=2)
     groups = await rig.go()
     assert [len(group.trajectories_G) for group in groups] == [3, 3, 3]
     assert {t.attempt for group in groups[1:] for t in group.trajectories_G} == {2}
@@ -150,35 +145,18 @@ async def test_an_outcome_may_be_replaced_in_training_and_never_in_evaluation(tm
     assert {t.attempt for group in await rig.go(training=False) for t in group.trajectories_G} == {1}
 
 
-async def test_an_outcome_that_comes_back_is_replaced_within_max_attempts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allow(monkeypatch, attempts=2)
-    rig = Rig(tmp_path, graded, outcome_policy={"completed": "replace"})
-    async with asyncio.timeout(600):
-        groups = await rig.go()
-    assert {t.attempt for group in groups for t in group.trajectories_G} == {2} and len(rig.names) == 18
-
-
 async def test_every_trial_is_booked_with_its_fate_after_it_is_stored(tmp_path: Path) -> None:
     def run(request: TrialRequest) -> Trajectory:
         return lost(request) if request.name == "s000004-p00-g01" or "p02-g00" in request.name else graded(request)
 
     rig = Rig(tmp_path, run)
-    await rig.go()
+    groups = await rig.go()
+    assert [(t.trial_name, t.reward) for t in groups[2].lost] == [("s000004-p02-g00-a3", None)]
     assert sorted(name for name, _ in rig.journal.started_trials) == sorted(rig.names)
     fates = dict(rig.journal.fates)
     assert fates["s000004-p00-g01"] == "replaced by s000004-p00-g01-a2" and fates["s000004-p00-g01-a2"] == "graded"
     assert fates["s000004-p02-g00-a3"] == "dropped" and len(fates) == 9 + 1 + 2
     assert rig.journal.stored_first
-
-
-async def test_a_third_fault_drops_the_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig(tmp_path, lambda r: lost(r) if "p02-g00" in r.name else graded(r))
-    groups = await rig.go()
-    assert len(groups[2].trajectories_G) == 2
-    assert [(t.trial_name, t.reward) for t in groups[2].lost] == [("s000004-p02-g00-a3", None)]
-    assert "s000004-p02-g00-a3 is dropped: infrastructure_error: no disk" in caplog.text
 
 
 async def test_trials_of_an_earlier_process_are_not_run_again(tmp_path: Path) -> None:
@@ -213,12 +191,6 @@ async def test_a_batch_is_given_up_before_every_trial_has_failed_twice(tmp_path:
     assert rig.running == 0 and len(rig.requests) < 18
 
 
-async def test_one_broken_task_does_not_end_the_batch(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, lambda r: lost(r) if r.task.name == "a" else graded(r), n_parallel_envs=1)
-    groups = await rig.go()
-    assert [len(group.trajectories_G) for group in groups] == [0, 3, 3] and len(groups[0].lost) == 3
-
-
 async def test_an_error_in_our_own_code_stops_the_batch(tmp_path: Path) -> None:
     def run(request: TrialRequest) -> Trajectory:
         if request.name.endswith("p01-g00"):
@@ -231,18 +203,6 @@ async def test_an_error_in_our_own_code_stops_the_batch(tmp_path: Path) -> None:
     assert rig.running == 0 and len(rig.requests) < 9
 
 
-async def test_cancelling_a_batch_ends_all_its_trials(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, graded)
-    batch = asyncio.create_task(rig.go())
-    while not rig.running:  # noqa: ASYNC110 - one pass of the loop, no polling
-        await asyncio.sleep(0)
-    batch.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await batch
-    assert rig.running == 0 and 1 <= len(rig.requests) <= 4
-    assert dict(rig.journal.fates) == dict.fromkeys((name for name, _ in rig.journal.started_trials), "cancelled")
-
-
 async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     leftover = tmp_path / "step_000004" / "s000004-p00-g00" / "agent"
     leftover.mkdir(parents=True)
@@ -250,29 +210,24 @@ async def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None
     assert not leftover.exists()
 
 
-async def test_an_empty_batch_is_empty(tmp_path: Path) -> None:
-    assert [len(group.trajectories_G) for group in await Rig(tmp_path, graded).go(group_size=0)] == [0] * 3
-
-
-async def test_a_failed_trial_is_recorded_when_the_run_ends_while_docker_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_trial_is_recorded_when_the_run_ends_while_docker_is_asked(tmp_path: Path) -> None:
     """Its start is in the journal, so its end must be too; what it sampled was paid for."""
-    asked, answer, ended = asyncio.Event(), threading.Event(), list[Trajectory]()
-    rig = Rig(tmp_path, lambda request: replace(lost(request), turns=(TURN,)))
-    loop, room = asyncio.get_running_loop(), cast(Any, rig.rollouts._rooms["harbor"])
-    monkeypatch.setattr(
-        room.local.daemon, "_ping", lambda: (loop.call_soon_threadsafe(asked.set), answer.wait(60), None)[-1]
-    )
-    monkeypatch.setattr(rig.journal, "ended", lambda trial, fate: ended.append(trial) or rig.journal.fates.append(fate))
+    loop, asked, answer = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def ping() -> None:
+        loop.call_soon_threadsafe(asked.set)
+        answer.wait(60)
+
+    rig = Rig(tmp_path, lambda request: replace(lost(request), turns=(TURN,)), ping=ping)
     batch = asyncio.create_task(rig.go(group_size=1, tasks=TASKS[:1]))
     await asked.wait()
     batch.cancel()
     with pytest.raises(asyncio.CancelledError):
         await batch
     answer.set()
-    assert rig.journal.fates == ["cancelled"] and len(rig.journal.started_trials) == 1
-    assert ended[0].turns == (TURN,) and ended[0].outcome is Outcome.CANCELLED
+    assert [fate for _, fate in rig.journal.fates] == ["cancelled"] and len(rig.journal.started_trials) == 1
+    assert rig.journal.last is not None and rig.journal.last.turns == (TURN,)
+    assert rig.journal.last.outcome is Outcome.CANCELLED
 
 
 def silent_server(rig: Rig, sec: float) -> None:

@@ -1,22 +1,19 @@
 """What computes a server's samples: in its fingerprint, the contract, effective.json, versions.json, and on resume."""
 
-import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 import repairs
 from harbortrainer.backend.contract import SELF_HOSTED, sampler_name
-from harbortrainer.errors import BackendError
 from harbortrainer.probe import probe
-from harbortrainer.probe.report import ServerFacts, ServerReport
+from harbortrainer.probe.report import ServerFacts, ServerReport, store
 from harbortrainer.training.plan import sampler_change
+from tests.support.failing_server import failing_server
 
-CLIENT = httpx.AsyncClient
 JAX = {"kind": "jax", "version": "0.12.0", "replicas": 1}
 VLLM = {"kind": "vllm", "version": "0.32.0", "replicas": 2}
 
@@ -28,61 +25,39 @@ def test_a_sampler_is_its_kind_and_version(about: dict[str, Any], name: str) -> 
     assert sampler_name(about) == name
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, server: dict[str, Any], state: str = "ready") -> None:
-    """healthz of the server at any URL."""
-    body = {"status": "ok", "server": server, "sampler": {"replicas": [state]}}
-    transport = httpx.MockTransport(lambda _request: httpx.Response(200, json=body))
-    monkeypatch.setattr(probe.httpx, "AsyncClient", lambda **_: CLIENT(transport=transport))
+async def fingerprints(*servers: dict[str, Any]) -> list[str]:
+    """Of servers whose healthz says so, at one URL."""
+    healthz: dict[str, Any] = {}
+    with failing_server({"/api/v1/healthz": healthz}) as url:
+        found = []
+        for server in servers:
+            healthz |= {"server": server, "sampler": {"replicas": [len(found)]}}
+            found.append((await probe.identify(url)).fingerprint)
+    return found
 
 
-async def test_the_cached_contract_is_of_one_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kind and version change the key; whether its replicas are ready does not."""
-    prints = []
-    for sampler, state in ((JAX, ""), (VLLM, "ready"), (VLLM, "starting"), (VLLM | {"version": "0.33.0"}, "ready")):
-        answers(monkeypatch, {"name": "harbortrainer", "sampler": sampler}, state)
-        prints.append((await probe.identify("http://a:1")).fingerprint)
-    assert prints[1] == prints[2] and len(set(prints)) == 3
-
-
-async def test_the_cached_contract_is_of_one_code_of_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a repair changes is measured again."""
+async def test_the_cached_contract_is_of_one_sampler_and_one_code_of_the_server(tmp_path: Path) -> None:
+    """Their kind and version change the key, whether replicas are ready does not; what a repair changes is measured."""
+    named = {"name": "harbortrainer"}
+    samplers = (JAX, VLLM, VLLM, VLLM | {"version": "0.33.0"})
+    one, two, again, newer = await fingerprints(*(named | {"sampler": sampler} for sampler in samplers))
+    assert two == again and len({one, two, newer}) == 3
     (tmp_path / "repairs").mkdir()
-    prints = []
+    codes = []
     for text in ("1", "1", "2"):
         (tmp_path / "repairs" / "losses.py").write_text(text)
-        answers(monkeypatch, {"name": "harbortrainer", "code": repairs.code_of(tmp_path)})
-        prints.append((await probe.identify("http://a:1")).fingerprint)
-    assert prints[0] == prints[1] != prints[2]
+        codes.append(named | {"code": repairs.code_of(tmp_path)})
+    one, same, other = await fingerprints(*codes)
+    assert one == same != other
 
 
-async def test_a_server_that_is_started_again_while_it_is_measured_leaves_no_report(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stored: list[ServerReport] = []
-
-    async def measured(session: Any, model: str, *_: Any) -> ServerReport:
-        answers(monkeypatch, {"name": "harbortrainer", "instance": restarted})
-        return ServerReport("http://a:1", model, "f", "2026-11-24T09:00:00+00:00", ServerFacts(reduction="unknown"), ())
-
-    monkeypatch.setattr(probe, "load", lambda *_: None)
-    monkeypatch.setattr(probe, "store", stored.append)
-    monkeypatch.setattr(probe, "probe", measured)
-    session: Any = SimpleNamespace(url="http://a:1", key="")
-    for restarted in ("second", "first"):
-        answers(monkeypatch, {"name": "harbortrainer", "instance": "first"})
-        with contextlib.nullcontext() if restarted == "first" else pytest.raises(BackendError, match="started again"):
-            await probe.load_or_probe(session, "m", say=print)
-        assert len(stored) == (restarted == "first")
-
-
-async def test_the_contract_names_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers(monkeypatch, {"name": "harbortrainer", "sampler": VLLM})
-    report = ServerReport("http://a:1", "m", "f", "2026-11-22T09:00:00+00:00", ServerFacts(reduction="sum"), ())
-    monkeypatch.setattr(probe, "load", lambda *_: report)
-    session: Any = SimpleNamespace(url="http://a:1", key="")
-    assert (await probe.contract_of(session, SELF_HOSTED, "m", print)).sampler == "vllm 0.32.0"
+async def test_the_contract_names_the_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with failing_server({"/api/v1/healthz": {"server": {"name": "harbortrainer", "sampler": VLLM}}}) as url:
+        session: Any = SimpleNamespace(url=url, key="")
+        known = (await probe.identify(url)).fingerprint
+        store(ServerReport(url, "m", known, "2026-11-22T09:00:00+00:00", ServerFacts(reduction="sum"), ()))
+        assert (await probe.contract_of(session, SELF_HOSTED, "m", print)).sampler == "vllm 0.32.0"
 
 
 def test_a_resumed_run_names_a_change_of_its_sampler(tmp_path: Path) -> None:

@@ -24,9 +24,10 @@ async def app(_scope: Any, _receive: Any, send: Any) -> None:
 
 
 @pytest.fixture
-async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    monkeypatch.setattr(heads, "HEAD_SEC", 0.2)
-    config = uvicorn.Config(app, http=heads.HeadsInTime, lifespan="off", log_config=None)
+async def port() -> AsyncIterator[int]:
+    config = uvicorn.Config(
+        app, http=type("Quick", (heads.HeadsInTime,), {"head_sec": 0.2}), lifespan="off", log_config=None
+    )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         running = asyncio.create_task(server.serve([listener]))

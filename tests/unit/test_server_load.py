@@ -1,17 +1,17 @@
 """What a server reports about its work: lines while it compiles, metrics between two readings."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import pytest
 
-from harbortrainer.backend import load
 from harbortrainer.backend.connect import Api, Backend
 from harbortrainer.backend.contract import CLOUD, SELF_HOSTED
 from harbortrainer.backend.load import look, say_what_compiles
 from harbortrainer.run.metrics import compile_metrics, load_metrics
+from tests.support.failing_server import PAGE, failing_server
+from tests.support.virtual_time import in_virtual_time
 
 BEFORE = {"seats": 64, "waves": 100, "wave_requests": 900, "wave_seconds": 60.0, "compile_seconds": 30.0}
 
@@ -51,58 +51,51 @@ def test_programs_that_a_server_compiles_and_reads_from_its_cache_are_counted() 
     assert compile_metrics(BEFORE, after()) == {"server/compile_seconds": 41.0}, "an older server counts no programs"
 
 
-async def lines(monkeypatch: pytest.MonkeyPatch, readings: Iterator[Mapping[str, Any]]) -> list[str]:
-    """Until there are no more readings."""
-    monkeypatch.setattr(load, "POLL_SEC", 0.0)
-    said: list[str] = []
-    over = asyncio.Event()
+def lines(*readings: Mapping[str, Any]) -> list[str]:
+    """What is said until there are no more readings."""
 
-    async def read() -> Mapping[str, Any]:
-        found = next(readings, None)
-        if found is None:
-            over.set()
-            await asyncio.Event().wait()
-        return found or {}
+    async def run() -> list[str]:
+        said, over, left = list[str](), asyncio.Event(), iter(readings)
 
-    task = asyncio.create_task(say_what_compiles(read, said.append))
-    await over.wait()
-    task.cancel()
-    return said
+        async def read() -> Mapping[str, Any]:
+            if (found := next(left, None)) is None:
+                over.set()
+            return found or {}
+
+        task = asyncio.create_task(say_what_compiles(read, said.append))
+        await over.wait()
+        task.cancel()
+        return said
+
+    return in_virtual_time(run())
 
 
-async def test_a_long_compilation_is_said_and_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_compilation_is_said_and_said_again_and_a_short_one_never() -> None:
     one = [{"compiling": "a training pass", "compiling_seconds": float(second)} for second in range(1, 24, 2)]
     two = [{"compiling": "a sampling wave", "compiling_seconds": 4.0}]
-    said = await lines(monkeypatch, iter([{}, *one, *two, {"compiling": None}]))
-    assert [line.split(";")[0] for line in said] == [
+    assert [line.split(";")[0] for line in lines({}, *one, *two, {"compiling": None})] == [
         "the server compiles a training pass: 3 s so far",
         "the server compiles a training pass: 19 s so far",
         "the server compiles a sampling wave: 4 s so far",
     ]
-
-
-async def test_short_compilations_and_other_servers_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = {"compiling": "x", "compiling_seconds": 0.5}
-    assert await lines(monkeypatch, iter([{}, short, {}, {"compiling": None}])) == []
+    assert lines({}, {"compiling": "x", "compiling_seconds": 0.5}, {}, {"compiling": None}) == []
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (httpx.Response(200, json={"status": "ok", "load": {"waves": 1}}), {"waves": 1}),
-        (httpx.Response(200, json={"status": "ok"}), {}),
-        (httpx.Response(200, json=[1]), {}),
-        (httpx.Response(404, text="<html>"), {}),
-        (httpx.Response(502, text="<html>"), None),
+        ({"status": "ok", "load": {"waves": 1}}, {"waves": 1}),
+        ({"status": "ok"}, {}),
+        ([1], {}),
+        (404, {}),
+        (502, None),
     ],
 )
-async def test_what_healthz_answers(
-    answer: httpx.Response, expected: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = httpx.AsyncClient
-    transport = httpx.MockTransport(lambda _: answer)
-    monkeypatch.setattr(load.httpx, "AsyncClient", lambda **_: real(transport=transport))
-    assert await look("http://server") == expected
+async def test_what_healthz_answers(answer: Any, expected: dict[str, Any] | None) -> None:
+    with failing_server({"/api/v1/healthz": answer}) as url:
+        assert await look(url) == expected
+    with failing_server({}, otherwise=PAGE) as url:
+        assert await look(url) == {}
 
 
 async def test_a_server_that_does_not_answer_is_down() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import httpx
 import numpy as np
@@ -20,14 +21,6 @@ from tests.support.resumed import Again, again, of
 __all__ = ["again"]  # fixtures
 
 
-async def test_a_complete_run_says_so_and_spends_nothing(again: Again, capsys: pytest.CaptureFixture[str]) -> None:
-    await again.process()
-    capsys.readouterr()
-    events = await again.process()
-    assert [event["kind"] for event in events] == ["stop", "tokenizer"]
-    assert f"{again.folder} is complete" in capsys.readouterr().out
-
-
 async def test_a_longer_one_goes_on_from_its_last_state(again: Again, capsys: pytest.CaptureFixture[str]) -> None:
     await again.process()
     events = await again.process("n_epochs=2")
@@ -37,7 +30,9 @@ async def test_a_longer_one_goes_on_from_its_last_state(again: Again, capsys: py
     assert again.steps() == [1, 2, 3, 4]
     (change,) = read_lines(again.folder / "config_changes.jsonl")
     assert change["from_step"] == 2 and change["changes"] == {"n_epochs": {"before": None, "now": 2}}
-    assert [event["kind"] for event in await again.process("n_epochs=2")] == ["stop", "tokenizer"], "complete again"
+    events = await again.process("n_epochs=2")
+    assert [event["kind"] for event in events] == ["stop", "tokenizer"], "it spends nothing"
+    assert f"{again.folder} is complete" in capsys.readouterr().out
 
 
 def mark_as_earlier_versions_did(run: RunDirectory) -> None:
@@ -107,13 +102,6 @@ async def test_a_run_whose_ledger_is_missing_is_refused_by_name(again: Again, em
     (refused,) = of("refused", events)
     assert "ledger.jsonl, which counts its trials and tokens, is missing" in str(refused["words"])
     assert not of("create", events) and not of("restore", events)
-
-
-async def test_another_model_or_seed_is_refused(again: Again) -> None:
-    await again.process("max_trials=11")
-    for argument in ("model_name=models/two", "seed=5"):
-        (refused,) = await again.process(argument)
-        assert argument in str(refused["words"]) and "was started with" in str(refused["words"])
 
 
 async def test_killed_before_its_first_state_it_begins_from_the_seed(again: Again) -> None:
@@ -195,27 +183,30 @@ async def test_max_steps_alone_decides_and_n_epochs_that_ends_earlier_is_said(
     assert "ends the run" not in capsys.readouterr().out
 
 
-async def test_a_server_lost_before_the_first_adapter_leaves_a_run_that_goes_on(
-    again: Again, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def lost(*_: object, **__: object) -> None:
-        raise tinker.APIConnectionError(request=httpx.Request("POST", "http://here:1"))
+async def failing(error: Exception) -> None:
+    raise error
 
-    with monkeypatch.context() as patched:
-        patched.setattr(FakeServer, "create_lora_training_client", lost)
-        (refused,) = of("refused", await again.process())
+
+class Lost(FakeServer):
+    def create_lora_training_client(self, *_: object, **__: object) -> Any:
+        return failing(tinker.APIConnectionError(request=httpx.Request("POST", "http://here:1")))
+
+
+async def test_a_server_lost_before_the_first_adapter_leaves_a_run_that_goes_on(again: Again) -> None:
+    (refused,) = of("refused", await again.process(server=Lost))
     assert "the server does not answer" in str(refused["words"])
     assert f"continue with: python -m src.train resume={again.folder}" in (again.folder / "run.log").read_text()
     await again.process()
     assert again.steps() == [1, 2]
 
 
-async def test_a_refused_new_run_leaves_no_folder(again: Again, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refused(*_: object, **__: object) -> None:
-        raise ValueError("LoRA rank 512 must be between 1 and 32")
+class Refusing(FakeServer):
+    def create_lora_training_client(self, *_: object, **__: object) -> Any:
+        return failing(ValueError("LoRA rank 512 must be between 1 and 32"))
 
-    monkeypatch.setattr(FakeServer, "create_lora_training_client", refused)
-    assert "lora_rank" in str(of("refused", await again.process())[0]["words"])
+
+async def test_a_refused_new_run_leaves_no_folder(again: Again) -> None:
+    assert "lora_rank" in str(of("refused", await again.process(server=Refusing))[0]["words"])
     assert not again.folder.exists()
 
 

@@ -19,7 +19,6 @@ from harbortrainer.watch.wandb_log import (
     BackgroundSink,
     SinkLimits,
     WandbLog,
-    cut,
     sampled_tables,
     start_wandb,
 )
@@ -233,16 +232,11 @@ def test_tables_hold_a_few_conversations_of_the_rows_own_batches(tmp_path: Path)
     assert sampled_tables(run, {"global_step": 2}) == {}, "the row has no batch"
 
 
-def test_a_conversation_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wandb_log, "MOST_LINE", 1000)
-    keep(RunDirectory(tmp_path), "step_000000", [conversation("a", 1, "x" * 2000), conversation("b", 0)])
+def test_a_conversation_that_is_too_large_is_left_out(tmp_path: Path) -> None:
+    large = conversation("a", 1, "x" * wandb_log.MOST_LINE)
+    keep(RunDirectory(tmp_path), "step_000000", [large, conversation("b", 0)])
     tables = sampled_tables(RunDirectory(tmp_path), {"global_step": 1, "group/count": 2.0})
     assert [row[1] for row in tables[TRAINING]] == ["b"]
-
-
-def test_cut_keeps_the_beginning_and_the_end() -> None:
-    assert cut("abc", 3) == "abc"
-    assert cut("a" * 10 + "b" * 20, 9) == "aaa\n[… 21 characters left out …]\nbbbbbb"
 
 
 def test_disabled_is_said_and_without_a_project_there_is_nothing(

@@ -14,7 +14,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.planning import dry_run
 from harbortrainer.run.checkpoints import PolicyIdentity
 from harbortrainer.train import parse
-from harbortrainer.training.start import find_start, find_state
+from harbortrainer.training.start import find_state
 from tests.support.recorded_run import Recorder, fake_outside
 from tests.support.resumed import Again, again, of
 
@@ -142,10 +142,6 @@ def test_an_exported_adapter_says_its_chat_template(tmp_path: Path) -> None:
 def test_a_state_on_the_other_backend_is_refused(source: Path) -> None:
     with pytest.raises(UserError, match="its weights are on backend=skyrl-tx; set backend=skyrl-tx or give other"):
         find_state("init_from", str(source), WANTED, "tinker")
-
-
-def test_without_init_from_the_seed_is_the_start() -> None:
-    assert find_start(None, WANTED, "skyrl-tx") is None
 
 
 async def trained_source(again: Again) -> Path:

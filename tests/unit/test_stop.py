@@ -15,7 +15,6 @@ from harbortrainer.cli.main import run_command
 from harbortrainer.config import Config
 from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, run_until
 from tests.conftest import ROOT
-from tests.support.fakes import let_others_act
 
 
 def limited(**fields: Any) -> tuple[Stop, list[str]]:
@@ -39,14 +38,6 @@ async def test_max_trials_counts_those_of_earlier_processes_and_lets_the_last_on
     assert [stop.may_start() for _ in range(4)] == [True, True, False, False]
     assert stop.lets_end and stop.status == LIMIT_STATUS
     assert len(said) == 1 and said[0].startswith("max_trials=5 were started: running trials may finish")
-
-
-async def test_without_limits_trials_may_start_until_it_is_asked() -> None:
-    stop, _ = limited()
-    stop.limit_trials(0, started=9)
-    assert all(stop.may_start() for _ in range(100))
-    stop.request("SIGTERM", SIGNAL_STATUS)
-    assert not stop.may_start() and not stop.lets_end
 
 
 async def test_max_wall_sec() -> None:
@@ -74,32 +65,6 @@ async def test_work_is_cancelled_by_a_request_and_its_clean_up_awaited() -> None
     with pytest.raises(Stopped):
         await run_until(work(), stop.stopped())  # not begun any more
     assert cleaned == [True]
-
-
-async def test_trials_that_are_let_end_end_by_themselves() -> None:
-    stop, _ = limited()
-
-    stop.limit_trials(5, started=5)
-
-    async def trials() -> str:
-        assert not stop.may_start()
-        await let_others_act()
-        return "ended"
-
-    assert await run_until(trials(), stop.stopped(trials=True)) == "ended"
-
-
-async def test_work_that_fails_or_ends_before_a_request() -> None:
-    stop, _ = limited()
-
-    async def work(fail: bool) -> int:
-        if fail:
-            raise ValueError("no")
-        return 3
-
-    assert await run_until(work(False), stop.stopped()) == 3
-    with pytest.raises(ValueError, match="no"):
-        await run_until(work(True), stop.stopped())
 
 
 @pytest.mark.parametrize("polled", [False, True])

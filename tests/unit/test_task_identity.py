@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.tasks import identity
 from harbortrainer.tasks.folder_identity import holds_data
 from harbortrainer.tasks.folders import digest, load_tasks
 from harbortrainer.tasks.identity import (
@@ -166,19 +165,3 @@ def test_bare_names_are_masked_where_the_test_has_them_too() -> None:
     assert template(one) != template(other)
     assert template(one, {"bijapi", "make"}) == template(other, {"zork"})
     assert template("Run it.") is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Write 'a b' into ./x/y.txt, then https://e.org/q?a=1 and $HOME/.rc; not or and so",
-        "camelCase CamelCase ABc aB; v1.2.3 -5 +7, 1,000x _a a_ __ a.b.c a. .b (x=3) \u00e9\u0662 end.",
-        '`code here` "two words" and/or <tag> a@b.c e-mail --flag=1 \u2018so\u2019 x\u00a0y1\tz',
-    ],
-)
-def test_names_are_looked_for_only_in_words_that_can_be_one(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    found = identity._sentences(text)
-    identity._sentences.cache_clear()
-    monkeypatch.setattr(identity, "_NAME_LIKE", re.compile(r"(?s).+"))  # in all
-    assert identity._sentences(text) == found
-    identity._sentences.cache_clear()

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.cli.main import main
-from harbortrainer.docker.images.inventory import missing_images
-from harbortrainer.qualify import commands
 from harbortrainer.qualify.check import Cache, _keeping
 from harbortrainer.qualify.findings import Finding, Severity, TaskReport
+from tests.support.fake_engine import FakeEngine, use_engine
 from tests.support.task_folder import write_task
 
 LONG = "a-task-whose-name-is-far-longer-than-a-column-of-a-table-on-a-terminal-of-eighty-columns-would-hold"
@@ -65,14 +64,12 @@ def test_a_list_names_missing_images_and_does_without_docker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed(tmp_path)
-    monkeypatch.setattr(
-        commands, "missing_images", lambda tasks: {t: "to pull" if t.name == "short" else "" for t in tasks}
-    )
-    assert main(["tasks", "list", str(tmp_path / "set")]) == 0
-    assert capsys.readouterr().out.endswith("families\ntasks whose images are missing here: 1 to pull (short)\n")
-    assert main(["tasks", "list", str(tmp_path / "set"), "--json"]) == 0
-    assert [row["image"] for row in json.loads(capsys.readouterr().out)] == ["", "to pull"]
-    monkeypatch.setattr(commands, "missing_images", missing_images)
+    with monkeypatch.context() as patch:
+        use_engine(patch, FakeEngine())
+        assert main(["tasks", "list", str(tmp_path / "set")]) == 0
+        assert f"tasks whose images are missing here: 2 to build ({LONG}, short)\n" in capsys.readouterr().out
+        assert main(["tasks", "list", str(tmp_path / "set"), "--json"]) == 0
+        assert [row["image"] for row in json.loads(capsys.readouterr().out)] == ["to build"] * 2
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     assert main(["tasks", "list", str(tmp_path / "set")]) == 0
     assert capsys.readouterr().out.endswith("task images: not looked at, Docker does not answer\n")

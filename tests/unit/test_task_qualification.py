@@ -4,7 +4,6 @@ import hashlib
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.docker.integrity.allowed import allow
-from harbortrainer.durable.listed import Listed, digest
+from harbortrainer.durable.listed import Listed
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.qualify import check, findings
 from harbortrainer.qualify.arguments import CheckArgs
@@ -151,12 +150,6 @@ async def test_the_attack_that_earns_is_named_by_trials_of_its_group_alone(tmp_p
     assert rewards["imported work"] is None and findings.judge_attacks(rewards, 0.0) == [], "ungraded is not earned"
 
 
-async def test_what_nothing_of_the_rest_earns_ends_the_search(tmp_path: Path) -> None:
-    rewards, ran = await attacked(write_task(tmp_path / "t"), {"import os": 1.0})
-    assert rewards == {"imported work": 1.0}
-    assert ran == [("task", 0), ("attack", 0), ("task", 0)]
-
-
 async def test_work_that_the_tests_name_is_not_attacked_again_without_its_content(tmp_path: Path) -> None:
     task, work = write_task(tmp_path / "t"), {"/app/out.txt": False}
     rewards, ran = await attacked(task, {"import os": 1.0, "nothing": 1.0}, work)
@@ -281,47 +274,46 @@ def test_a_quarantined_task_may_have_any_name(tmp_path: Path) -> None:
     assert write_quarantine(tmp_path, [], names) == 0
 
 
+ELSEWHERE = "harbor.environments.docker.docker:DockerEnvironment"  # its images are not built before trials
+
+
+@pytest.fixture
+def own_level(caplog: pytest.LogCaptureFixture) -> None:
+    """A check changes it for its process."""
+    caplog.set_level(logging.NOTSET, logger="harbortrainer.harbor")
+
+
+async def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[TaskReport]:
+    """A check of a task that needs no trial: its Dockerfile copies what is not there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    task = tmp_path / "t"
+    if not task.exists():
+        write_task(task, dockerfile="FROM x\nCOPY gone /\n")
+    return await check.qualify_all([task], CheckArgs(dirs=(str(task),), environment_type=ELSEWHERE, **given))
+
+
+@pytest.mark.usefixtures("own_level")
 @pytest.mark.parametrize("name", ["trial_timeout_sec", "slow_build_sec", "slow_trial_sec"])
 async def test_a_limit_that_decides_findings_is_asked_anew(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked: list[int] = []
-
-    async def counted(paths: Sequence[Path], args: CheckArgs, keep: Callable[[TaskReport], None]) -> list[TaskReport]:
-        checked.append(len(paths))
-        reports = [TaskReport(path.name, str(path), digest(path)) for path in paths]
-        for report in reports:
-            keep(report)
-        return reports
-
-    monkeypatch.setattr(check, "_qualify", counted)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    task = write_task(tmp_path / "t")
     limits: list[dict[str, Any]] = [{}, {}, {name: 7.0}, {name: 7.0}]
-    for given in limits:
-        await check.qualify_all([task], CheckArgs(dirs=(str(task),), **given))
-    assert checked == [1, 0, 1, 0]
+    cached = [report.cached for given in limits for report in await checked(tmp_path, monkeypatch, **given)]
+    assert cached == [False, True, False, True]
 
 
-async def test_what_ends_a_check_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.NOTSET, logger="harbortrainer.harbor")  # a check changes it for its process
-
+@pytest.mark.usefixtures("own_level")
+async def test_what_ends_a_check_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(*_: object) -> TaskReport:
         raise EnvironmentFault("Docker is gone")
 
-    monkeypatch.setattr(check, "qualify", lost)
-    monkeypatch.setattr(check, "_preflight", lambda *_: None)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    task = write_task(tmp_path / "t")
-    args = CheckArgs(dirs=(str(task),), environment_type="daytona")
-    with pytest.raises(EnvironmentFault, match="Docker is gone"):
-        await check.qualify_all([task], args)
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with monkeypatch.context() as patch, pytest.raises(EnvironmentFault, match="Docker is gone"):
+        patch.setattr(check, "qualify", lost)
+        await checked(tmp_path, monkeypatch)
+    (tmp_path / "cache").rename(tmp_path / "away")
+    (tmp_path / "cache").touch()
     with pytest.raises(UserError, match=r"^XDG_CACHE_HOME: .* \(Not a directory\); "):
-        await check.qualify_all([task], args)
+        await checked(tmp_path, monkeypatch)
 
 
 def test_folders_and_flags_on_the_command_line() -> None:

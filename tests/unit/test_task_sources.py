@@ -1,16 +1,14 @@
 """Sources of tasks: several folders, git, a registry; globs, names, weights; what was fetched stays what it was."""
 
-import asyncio
 import json
 import shutil
 import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harbor.registry.client import package
-from harbor.registry.client.json import JsonRegistryClient
 
 from harbortrainer.cli.main import main
 from harbortrainer.durable.files import cache_folder
@@ -164,9 +162,10 @@ def test_a_registrys_dataset_is_fetched_once_and_stays_as_it_was(tmp_path: Path)
 
 
 def test_a_dataset_of_an_organisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Harbor's newer registry; a folder of that name goes before it."""
-    client = JsonRegistryClient(path=registry(tmp_path, "org/tiny-2.1"))
-    monkeypatch.setattr(package, "PackageDatasetClient", lambda: client)
+    """A folder of that name goes before it."""
+    folder = cache_folder("sources") / "registry" / "org"
+    folder.mkdir(parents=True)
+    fetch_dataset("org/tiny-2.1@1.0", str(registry(tmp_path, "org/tiny-2.1")), folder / "tiny-2.1@1.0")
     monkeypatch.chdir(tmp_path)
     (source,) = find_sources("org/tiny-2.1@1.0")
     assert (source.name, source.version) == ("tiny-2.1@1.0", "org/tiny-2.1@1.0")
@@ -246,25 +245,14 @@ def test_an_annotated_tag_and_files_that_were_removed(tmp_path: Path) -> None:
 
 def test_two_fetches_of_one_repository_at_once(tmp_path: Path) -> None:
     address, _ = repository(tmp_path / "repository")
-    command = (
-        "import sys; from harbortrainer.tasks.sources import find_sources; print(find_sources(sys.argv[1])[0].path)"
-    )
-    arguments = [sys.executable, "-c", command, f"git+{address}#sets/small"]
-    started = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    paths = {process.communicate()[0].strip() for process in started}
-    assert [process.returncode for process in started] == [0, 0, 0] and len(paths) == 1
-    assert names(load_sources(find_sources(paths.pop()))) == ["a", "b"]
+    with ThreadPoolExecutor(3) as pool:
+        found = [*pool.map(find_sources, [f"git+{address}#sets/small"] * 3)]
+    assert found[0] == found[1] == found[2] and names(load_sources(found[0])) == ["a", "b"]
 
 
-def test_two_first_fetches_of_one_dataset_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, folder, download = str(registry(tmp_path)), tmp_path / "tiny", fetch._download
-
-    async def overtaken(name: str, registry: str | None, partial: Path) -> int:
-        monkeypatch.setattr(fetch, "_download", download)
-        await asyncio.to_thread(fetch.fetch_dataset, name, registry, folder)
-        return await download(name, registry, partial)
-
-    monkeypatch.setattr(fetch, "_download", overtaken)
-    assert fetch.fetch_dataset("tiny@1.0", file, folder) == "tiny@1.0, 2 tasks"
-    assert sorted(path.name for path in tmp_path.glob("*tiny*")) == ["tiny"]
+def test_a_dataset_that_another_process_has_fetched_meanwhile_is_used(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    assert fetch_dataset("tiny@1.0", str(registry(tmp_path)), folder) == "tiny@1.0, 2 tasks"
+    shutil.copytree(folder, tmp_path / "partial")
+    fetch._put(tmp_path / "partial", folder)
     assert names(load_sources(find_sources(str(folder)))) == ["a", "b"]

@@ -3,20 +3,16 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 
-from examples.desk.environment import TOOLS
 from examples.desk.tasks import Case, cases
 from harbortrainer.bundled.tau.domain import World, domain
 from harbortrainer.bundled.tau.exchange import Dialogue
 from harbortrainer.bundled.tau.grade import grade
-from harbortrainer.bundled.tau.user import STOP, ModelUser, ScriptedUser
+from harbortrainer.bundled.tau.user import STOP, ScriptedUser
 from harbortrainer.bundled.tau.venue import VENUE
 from harbortrainer.config import Config
-from harbortrainer.other_models import users
 from harbortrainer.policy.tools import ToolCall as Call
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.sources import find_sources, load_sources
@@ -24,19 +20,6 @@ from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify
 from tests.conftest import ROOT
 from tests.support.families import QWEN_TOOLS, chat_of
-
-HOSTILE = (
-    ("find_orders", {}),
-    ("find_orders", {"name": ["x"]}),
-    ("find_orders", {"name": "nobody"}),
-    ("find_orders", {"name": "x", "self": "y"}),
-    ("cancel_order", {"order_id": {"a": 1}}),
-    ("cancel_order", {"order_id": "no such order"}),
-    ("change_city", {"order_id": "x"}),
-    ("run", {"name": "find_orders", "arguments": "x"}),
-    ("_order", {"order_id": "x"}),
-    ("", {}),
-)
 
 
 def loaded(source: str = "tau:examples/desk") -> list[Task]:
@@ -139,34 +122,7 @@ def test_tools_heed_the_status_of_an_order() -> None:
     assert {order["order_id"]: order["status"] for order in found}[case("cancel-1").order_id] == "cancelled"
 
 
-@pytest.mark.parametrize(("tool", "arguments"), HOSTILE)
-def test_any_arguments_get_a_short_error(tool: str, arguments: dict[str, object]) -> None:
-    result = world().respond(Call(tool, arguments))
-    assert result.error and len(result.text) < 60 and result.text.startswith("Error: ")
-
-
 def test_its_script_needs_no_warning_and_a_model_may_play_the_user_too() -> None:
     chat, tasks = chat_of(QWEN_TOOLS), loaded("tau:examples/desk@test")
     assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:examples/desk"), chat, 1) == []
     assert VENUE.check(tasks, Config(model_name="m", tasks_dir="tau:examples/desk", user="base"), chat, 1) == []
-
-
-async def test_a_model_that_plays_the_user_is_told_the_scenario_and_when_to_stop() -> None:
-    heard: list[Sequence[Mapping[str, Any]]] = []
-
-    class Player(users.User):
-        async def reply(self, messages: Sequence[users.Message], tools: Sequence[users.Tool] = ()) -> users.Said:
-            heard.append(messages)
-            return users.Said("hello")
-
-    desk = domain("examples/desk")
-    exchange = Dialogue(desk, desk.task("cancel-1"))
-    assert (await ModelUser(Player(), desk, exchange.task).reply(exchange.heard())).text == "hello"
-    system, greeting = heard[0]
-    assert STOP in system["content"] and f"My name is {case('cancel-1').name}." in system["content"]
-    assert greeting["role"] == "user"
-
-
-def test_the_declared_tools_are_short() -> None:
-    assert len(json.dumps([tool.openai_schema for tool in TOOLS])) < 1200
-    assert find_sources("tau:examples/desk")[0].version.startswith("desk 1, data ")

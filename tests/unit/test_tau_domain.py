@@ -73,18 +73,6 @@ def test_two_conversations_do_not_see_each_other() -> None:
     assert place.base.tools.db.orders[order].status == "pending"
 
 
-def test_a_fresh_world_is_cheap() -> None:
-    place = domain("airline")
-    task = place.task("0")
-    place.gold(task)
-    began = time.thread_time()
-    worlds = [place.world(task) for _ in range(50)]
-    assert (time.thread_time() - began) / 50 < 0.005, "0.1 ms on an idle machine, 170 ms by tau2"
-    began = time.thread_time()
-    assert all(place.state(world) == ({}, {}) for world in worlds)
-    assert (time.thread_time() - began) / 50 < 0.01
-
-
 HOSTILE = [
     Call("no_such_tool", {}), Call("get_order_details", {}), Call("get_order_details", {"order_id": ["#W0"]}),
     Call("get_order_details", {"order_id": {"a": 1}}), Call("get_order_details", {"order_id": None, "x": 1}),
@@ -128,17 +116,12 @@ def test_the_guarded_calculator_gives_tau2s_own_answers_and_errors() -> None:
     assert sum(not world.respond(Call("calculate", {"expression": one})).error for one in safe) > 100
 
 
-@pytest.mark.parametrize(
-    "expression", ["9**9**9", "2**(10**9)", "(9**9)**9**9", "1-9**9**9", "1(9**9**9)", "-9**(9**9)", "9**9**9**9**9"]
-)
+HANGING = ["9**9**9", "2**(10**9)", "(9**9)**9**9", "1-9**9**9", "1(9**9**9)", "-9**(9**9)", "9**9**9**9**9"]
+HANGING += ["*".join(["10**4999"] * 222), "*".join(["3**9999"] * 240)]
+
+
+@pytest.mark.parametrize("expression", HANGING)
 def test_powers_that_would_hang_are_refused_at_once(expression: str) -> None:
-    began = time.thread_time()
-    assert refusal({"expression": expression}) == "int too large to convert to float"
-    assert time.thread_time() - began < 0.5
-
-
-@pytest.mark.parametrize("expression", ["*".join(["10**4999"] * 222), "*".join(["3**9999"] * 240)])
-def test_products_of_large_powers_are_refused_at_once(expression: str) -> None:
     began = time.thread_time()
     assert refusal({"expression": expression}) == "int too large to convert to float"
     assert time.thread_time() - began < 0.5

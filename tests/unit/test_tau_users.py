@@ -8,14 +8,13 @@ import pytest
 
 from harbortrainer.bundled.tau.domain import domain
 from harbortrainer.bundled.tau.trial import MOST_CALLS_IN_A_ROW
-from harbortrainer.bundled.tau.venue import VENUE
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.other_models.users import MOST_TRIES
 from harbortrainer.rollout.quarantine import blames_task
 from tests.support.chat_server import ChatServer, Reply, calls, chat_server, says
 from tests.support.families import LLAMA_TOOLS, chat_of
-from tests.support.tau_parts import config, needs_tau2, request, stored
+from tests.support.tau_parts import needs_tau2, request, stored
 from tests.support.tau_users import CHAT, Answers, base_users, gold_of_telecom, played, telecom, users_of, with_users
 from tests.support.tools import written
 
@@ -72,11 +71,6 @@ async def test_a_call_that_cannot_be_read_is_asked_for_again_and_then_a_fault(ca
     assert "its calls cannot be read" in bad.detail and len(server.requests) == 1 + MOST_TRIES
 
 
-async def test_arguments_that_a_tool_does_not_need_may_be_missing(tmp_path: Path) -> None:
-    trajectory, _ = await talked(tmp_path, ["x"], [says("Hi."), calls(("check_status_bar", "")), says("###STOP###")])
-    assert trajectory.outcome is Outcome.COMPLETED
-
-
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
@@ -130,7 +124,3 @@ async def test_a_template_with_one_call_an_answer_serves_users_too(tmp_path: Pat
     users, client, _ = base_users(["Hi.", two, written(chat, *LOOK), "###STOP###"], chat=chat)
     trial = await with_users(["Look."], users).run(request(telecom()[0], tmp_path))
     assert trial.outcome is Outcome.COMPLETED and len(client.requests) == 4
-
-
-def test_telecom_runs_with_a_user_that_a_model_plays() -> None:
-    assert VENUE.check(telecom()[:1], config(user="base"), CHAT, 1) == []

@@ -55,11 +55,6 @@ def test_all_refusals_come_at_once():
     assert [line.split("=")[0] for line in str(refused.value).splitlines()] == ["loss_fn", "grad_clip_norm"]
 
 
-def test_settings_that_are_off_need_no_server():
-    contract = replace(STOCK, adam={**STOCK.adam, "grad_clip_norm": False})
-    assert agree(config(backend="skyrl-tx"), SELF_HOSTED, contract).optimizer["weight_decay"] == 0
-
-
 def test_what_is_made_up_for_is_said():
     assert agree(config(), CLOUD, TINKER_DOCUMENTS).notes == ()
     loss, sampling = agree(config(backend="skyrl-tx"), SELF_HOSTED, STOCK).notes

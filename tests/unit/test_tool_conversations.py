@@ -254,11 +254,6 @@ def test_a_template_that_cannot_serve_tools_is_refused_in_one_line(template: str
     assert "\n" not in str(caught.value)
 
 
-def test_dates_in_a_prompt_stand_still() -> None:
-    chat = chat_of(LLAMA_TOOLS)
-    assert "Today Date: 26 Jul 2024" in chat.tokenizer.decode(chat.first_prompt(OPENING, TOOLS))
-
-
 async def test_limits_and_metrics_of_a_conversation() -> None:
     chat = chat_of(QWEN_TOOLS)
     bare = '{"name": "find_order", "arguments": {"id": "1"}}'

@@ -62,9 +62,7 @@ async def test_a_damaged_record_gives_the_turns_themselves(tmp_path: Path) -> No
     assert "tools" not in line and any("cancel_order" in one["content"] for one in line["messages"])
 
 
-def test_wandbs_table_the_terminal_and_the_judge_show_calls(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandbs_table_the_terminal_and_the_judge_show_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trial = asyncio.run(talked(tmp_path))
     kept(tmp_path, trial, "step_000000")
     kept(tmp_path, trial, "eval_000001")
@@ -75,8 +73,7 @@ def test_wandbs_table_the_terminal_and_the_judge_show_calls(
     assert len(tables[EVALUATION]) == 1
     judged = conversation_text(Transcriber(CHAT).conversation(trial))
     write_trajectory(tmp_path / "trajectories" / "step_000000", trial)
-    (tmp_path / "config.json").write_text('{"model_name": "m"}')
-    monkeypatch.setattr("harbortrainer.policy.chat_template.ChatTemplate.load", lambda *_: CHAT)
+    (tmp_path / "config.json").write_text('{"model_name": "models/desk"}')
     assert main(["evaluate", "show", str(tmp_path), trial.trial_name]) == 0
     printed = capsys.readouterr().out
     for text in (shown["conversation"], judged, printed):

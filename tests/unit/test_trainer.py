@@ -47,12 +47,6 @@ async def test_rows_are_one_a_step_under_a_growing_global_step_and_held_out_task
     assert all(row["train/tokens_per_unique_token"] == 1.0 for row in run.rows[1:])
 
 
-async def test_eval_every(tmp_path):
-    run = Run(tmp_path, eval_every=1, max_steps=2)
-    await run.trainer.run()
-    assert [row["global_step"] for row in run.rows if "eval/tasks" in row] == [0, 1, 2]
-
-
 async def test_lost_member_is_left_out_of_its_group_and_counted(tmp_path):
     run = Run(tmp_path, rollouts={"lost": ["s000000-p00-g00"]}, max_steps=1)
     await run.trainer.run()

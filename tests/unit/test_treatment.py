@@ -7,7 +7,7 @@ from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import assemble
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
-from harbortrainer.learning.treatment import DEFAULT, FAULTS, outcome_policy, outcome_problems
+from harbortrainer.learning.treatment import DEFAULT, outcome_policy, outcome_problems
 
 TURN = Turn(0, (1, 2), (3, 4), (-0.5, -0.5), 0)
 OUTCOMES = (Outcome.COMPLETED, Outcome.MAX_TURNS, Outcome.COMPLETED)
@@ -70,7 +70,3 @@ def test_nonsense_is_refused_in_a_line_that_names_it(name: str, value: object, w
     assert line.startswith(f"outcome_policy.{name}={value}: ") and words in line
     with pytest.raises(UserError, match=f"outcome_policy.{name}"):
         validate(Config(model_name="m", tasks_dir=".", outcome_policy={name: value}))
-
-
-def test_no_fault_can_be_given_a_reward() -> None:
-    assert all(outcome_problems({outcome: value}) for outcome in FAULTS for value in ("train", "0", "mask"))

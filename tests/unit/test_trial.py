@@ -19,6 +19,7 @@ from harbortrainer.errors import DiskFault, EnvironmentFault
 from harbortrainer.harbor import HARBOR, boundary, forget_loggers, noting, quiet_harbor_log, raise_noted
 from harbortrainer.venues.harbor.outcome import read_reward
 from harbortrainer.venues.harbor.trial import run_to_end
+from tests.support.virtual_time import in_virtual_time
 
 
 class Work:
@@ -83,25 +84,15 @@ async def test_cancelled_while_a_late_trial_cleans_up_is_cancelled() -> None:
     assert work.cleaned and work.cancelled == 1
 
 
-async def test_a_clean_up_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harbortrainer.venues.harbor.trial.CLEANUP_LIMIT_SEC", 0.02)
-    work = Work()
-    with pytest.raises(TimeoutError):
-        await run_to_end(work.run(), asyncio.timeout(0.01))
-    assert work.cancelled == 1 and not work.cleaned
-    work.may_end.set()
+def test_a_clean_up_that_hangs_is_given_up() -> None:
+    async def run() -> None:
+        work = Work()
+        with pytest.raises(TimeoutError):
+            await run_to_end(work.run(), asyncio.timeout(0.01))
+        assert work.cancelled == 1 and not work.cleaned
+        work.may_end.set()
 
-
-async def test_results_and_errors_pass() -> None:
-    async def fine() -> int:
-        return 3
-
-    async def broken() -> int:
-        raise LookupError("x")
-
-    assert await run_to_end(fine(), asyncio.timeout(600)) == 3
-    with pytest.raises(LookupError):
-        await run_to_end(broken(), asyncio.timeout(600))
+    in_virtual_time(run())
 
 
 @boundary
@@ -178,11 +169,9 @@ def test_a_logger_that_a_thread_makes_meanwhile_ends_no_trial() -> None:
         pass
 
 
-def test_harbors_log_is_quiet_and_its_warnings_come_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_harbors_log_is_quiet_and_its_warnings_come_once(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger(HARBOR)
-    monkeypatch.setattr(logger, "handlers", [])
+    logger.handlers.clear()
     quiet_harbor_log()
     quiet_harbor_log()
     assert len(logger.handlers) == 1

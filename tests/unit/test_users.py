@@ -15,7 +15,7 @@ from harbortrainer.other_models.chat_client import ApiAddress, ChatClient
 from harbortrainer.other_models.judge import Judge
 from harbortrainer.other_models.users import BaseUsers, UserFault, as_trained, refuse_unused
 from harbortrainer.policy.sampler import PolicySampler
-from tests.support.chat_server import DRIPS, HANG, calls, chat_server, says
+from tests.support.chat_server import calls, chat_server, says
 from tests.support.fakes import QWEN3, ScriptedClient, chat_template, response
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tau_users import base_users, users_of
@@ -165,23 +165,6 @@ async def test_an_answer_that_cannot_be_used_is_a_fault_at_once(reply: Any, word
         with pytest.raises(UserError, match=f"{words}.*; check url"):
             await users.check()
     assert len(server.requests) == 2 and "\n" not in str(caught.value)
-
-
-async def test_an_endpoint_that_is_silent_is_asked_again_and_then_given_up() -> None:
-    async with chat_server([HANG, says("late")]) as server, users_of(server, answer_sec=0.1) as users:
-        assert (await users.of_trial(1).reply(MESSAGES)).text == "late"
-    async with chat_server([HANG]) as server, users_of(server, answer_sec=0.05, patience_sec=1.0) as users:
-        with pytest.raises(UserFault, match="no answer in time"):
-            await users.of_trial(1).reply(MESSAGES)
-        assert len(server.requests) > 1 and users.outages == 1
-
-
-async def test_an_answer_that_never_ends_counts_as_silence() -> None:
-    """Proxies send spaces while they wait: each of them began the client's limit anew."""
-    async with chat_server([DRIPS, says("at last")]) as server, users_of(server, answer_sec=0.1) as users:
-        async with asyncio.timeout(600):
-            assert (await users.of_trial(1).reply(MESSAGES)).text == "at last"
-    assert len(server.requests) >= 2, "the second may be late, too, on a busy machine"
 
 
 async def test_requests_wait_out_an_outage_and_no_trial_starts_in_it() -> None:

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 from repairs import archives, handover
-from repairs.handover import CONFIG, TENSORS, adapter_name, offer, offered
+from repairs.handover import CONFIG, MOST, TENSORS, adapter_name, offer, offered
 from repairs.vllm_adapters import Adapters, version
 from repairs.vllm_client import Gone, Vllm
 from tests.support.fake_vllm import KEY, FakeVllm
@@ -134,7 +134,7 @@ async def test_what_was_handed_over_leaves_with_its_adapter(server: Server) -> N
     assert server.adapters.counts["unpacked"] == 1 and server.fakes[0].most_registered == 3
 
 
-def test_an_offer_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offer_is_whole_or_not_there(tmp_path: Path) -> None:
     def fails(error: Exception) -> Callable[[Path], None]:
         def write(new: Path) -> None:
             (new / TENSORS).write_bytes(b"half")
@@ -147,9 +147,8 @@ def test_an_offer_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monk
         offer(tmp_path, "broken", 1, fails(ValueError("a defect")))
     (tmp_path / ".killed.new").mkdir()
     assert not offer(tmp_path, "large", 1 << 60, lambda new: None) and not list(tmp_path.iterdir())
-    monkeypatch.setattr(handover, "MOST", 2)
-    assert [offer(tmp_path, name, 1, lambda new: None) for name in "abc"] == [True, True, False]
-    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+    assert [offer(tmp_path, str(n), 1, lambda new: None) for n in range(MOST + 1)] == [*[True] * MOST, False]
+    assert len(os.listdir(tmp_path)) == MOST
 
 
 def test_an_offer_is_found_by_its_own_name_alone(tmp_path: Path) -> None:
@@ -160,23 +159,19 @@ def test_an_offer_is_found_by_its_own_name_alone(tmp_path: Path) -> None:
     assert offered(tmp_path / "handed", file, 0x20) is None and offered(tmp_path / "none", file, 0) is None
 
 
-def test_the_folder_is_in_memory_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_in_memory_where_there_is_room(tmp_path: Path) -> None:
     memory, state = tmp_path / "memory", tmp_path / "state"
     memory.mkdir()
-    monkeypatch.setattr(handover, "MEMORY", memory)
-    monkeypatch.setattr(handover, "MEMORY_LEAST", 1)
-    mine = handover.make_folder(state)
+    mine = handover.make_folder(state, memory, 1)
     assert mine.parent == memory and mine.name.endswith(f"-{os.getpid()}")
     (memory / f"{mine.name.rpartition('-')[0]}-999999999").mkdir()
     mine.mkdir()
-    assert handover.make_folder(state) == mine and os.listdir(memory) == [mine.name]
-    monkeypatch.setattr(handover, "MEMORY_LEAST", 1 << 60)
-    assert handover.make_folder(state).parent == state
+    assert handover.make_folder(state, memory, 1) == mine and os.listdir(memory) == [mine.name]
+    assert handover.make_folder(state, memory, 1 << 60).parent == state
 
 
-def test_an_archive_in_members_is_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "CHUNK", 1000)
-    files = {"large": os.urandom(50_001), "empty": b"", "small": b"text"}
+def test_an_archive_in_members_is_one_archive(tmp_path: Path) -> None:
+    files = {"large": os.urandom(2 * archives.CHUNK + 1), "empty": b"", "small": b"text"}
     archives.pack(tmp_path / "a.tar.gz", {name: memoryview(data) for name, data in files.items()})
     with tarfile.open(tmp_path / "a.tar.gz") as archive:
         archive.extractall(tmp_path / "out", filter="data")

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import errno
 import io
 import json
 import math
@@ -123,13 +122,6 @@ async def test_a_burst_after_a_save_loads_once(parts: Parts) -> None:
     assert config["target_modules"] == ["q_proj"] and config["base_model_name_or_path"] == "base"
 
 
-async def test_a_preloaded_sampler_is_not_loaded_again(parts: Parts) -> None:
-    parts.save("one")
-    await parts.adapters.preload(MODEL_ID, "one")
-    await parts.sample("one")
-    assert len(parts.fake.loads) == 1
-
-
 async def test_the_oldest_unused_adapter_leaves_and_its_folder_after_it(parts: Parts) -> None:
     for name in ("a", "b", "c"):
         parts.save(name)
@@ -195,17 +187,13 @@ async def test_a_damaged_checkpoint_is_an_answer_and_not_a_request_that_is_never
     assert not parts.fake.loads and not list((parts.files / "adapters").iterdir())
 
 
-async def test_a_disk_that_is_full_while_an_adapter_is_unpacked_is_an_answer(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+async def test_a_disk_without_a_place_for_an_adapter_is_an_answer(parts: Parts) -> None:
     parts.save("one")
-    with monkeypatch.context() as patched, pytest.raises(Refused, match="No space left on device"):
-        patched.setattr(tarfile.TarFile, "extractall", full)
+    (parts.files / "adapters").touch()
+    with pytest.raises(Refused, match=r"cannot be unpacked: .*(File exists|Not a directory)"):
         await parts.adapters.preload(MODEL_ID, "one")
-    assert (await parts.sample("one"))["sequences"], "once there is room"
+    (parts.files / "adapters").unlink()
+    assert (await parts.sample("one"))["sequences"], "once there is one"
 
 
 async def test_an_adapter_that_vllm_refuses_is_refused_with_its_message(parts: Parts) -> None:
@@ -213,14 +201,6 @@ async def test_an_adapter_that_vllm_refuses_is_refused_with_its_message(parts: P
     parts.fake.refuse_adapters = "LoRA rank 64 is greater than max_lora_rank 32."
     with pytest.raises(Refused, match="LoRA rank 64 is greater"):
         await parts.adapters.preload(MODEL_ID, "one")
-
-
-async def test_a_restarted_vllm_gets_its_adapter_again(parts: Parts) -> None:
-    parts.save("one")
-    await parts.sample("one")
-    parts.fake.registered.clear()
-    await parts.sample("one")
-    assert len(parts.fake.loads) == 2 and parts.fake.loads[0] == parts.fake.loads[1]
 
 
 async def test_a_refusal_has_vllms_message_and_is_final(parts: Parts) -> None:
@@ -237,8 +217,8 @@ async def test_a_passing_failure_is_tried_again(parts: Parts, status: int) -> No
     assert len(parts.lines) == 1 and "not now" in parts.lines[0], "one line, however many wait"
 
 
-async def test_a_model_that_vllm_does_not_know_is_not_asked_for_without_a_pause(parts: Parts, monkeypatch: Any) -> None:
-    monkeypatch.setattr(vllm_sampling, "WAIT_SEC", 0.2)
+async def test_a_model_that_vllm_does_not_know_is_not_asked_for_without_a_pause(parts: Parts) -> None:
+    parts.sampling.wait_sec = 0.2
     parts.fake.base_model = "another"
     with pytest.raises(Refused, match="no sample within 0 s: vLLM does not serve the model"):
         await parts.sample()

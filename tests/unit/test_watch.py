@@ -3,12 +3,14 @@
 import json
 import logging
 import queue
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from harbortrainer.docker.box.first_process import remember_root
 from harbortrainer.docker.integrity import watch
 from harbortrainer.docker.integrity.living import Process as Looked
 from harbortrainer.docker.integrity.living import living
@@ -61,13 +63,12 @@ class Fake:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
-    """Programs that are started one after the other."""
+    """Programs that are started one after the other, on a daemon of this test."""
     fakes: list[Fake] = []
-    for name in ("_watchers", "_failed"):
-        monkeypatch.setattr(watch, name, {})
-    monkeypatch.setattr(watch, "_told", set())
+    watch._told.clear()
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{secrets.token_hex()}")
     monkeypatch.setattr(watch, "start", lambda module, run_id: fakes.pop(0))
-    monkeypatch.setattr(watch, "_whose", lambda container, kept: {"pid": 1, "kept": [], "shell": None})
+    remember_root("c", 1, 1)
     return fakes
 
 

@@ -29,8 +29,8 @@ MOST_CAUSES = 200
 Bar = tuple[int, int, float, float]  # trial, stage, begin and length in seconds
 
 
-def timelines(run: Path, trials: Sequence[TrialRow]) -> dict[str, dict[str, Any]]:
-    """Return bars of batches by folder name; `began`: Unix seconds. At most MOST_FILES trials, always in whole batches.
+def timelines(run: Path, trials: Sequence[TrialRow], most: int = MOST_FILES) -> dict[str, dict[str, Any]]:
+    """Return bars of batches by folder name; `began`: Unix seconds. `most`: trials, always in whole batches.
 
     Training and evaluation take turns: the last batch of each, the first, then batches evenly spread.
     """
@@ -38,7 +38,7 @@ def timelines(run: Path, trials: Sequence[TrialRow]) -> dict[str, dict[str, Any]
     for index, trial in enumerate(trials):
         if trial.folder and trial.started is not None and trial.ended is not None:
             batches[trial.folder].append(index)
-    found, left = {}, MOST_FILES
+    found, left = {}, most
     kinds = [[folder for folder in batches if folder.startswith("step_") == training] for training in (True, False)]
     for folder in chain.from_iterable(zip_longest(*map(spread, kinds))):
         if folder is None:

@@ -88,14 +88,15 @@ ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # a file th
 MOST_BYTES = 14_000_000  # of all panels in the page
 
 
-def write_report(*runs: Path, out: Path | None = None, panels: int = MOST_PANELS) -> Path:
+def write_report(*runs: Path, out: Path | None = None, panels: int = MOST_PANELS, most_bytes: int = MOST_BYTES) -> Path:
     """Write the page of these runs, in the first one's directory unless `out` names a file. Returns its path.
 
-    `panels`: most trials shown in full. Raises UserError for a folder without a run or a damaged file, DiskFault.
+    `panels`: most trials shown in full, in `most_bytes`. Raises UserError for a folder without a run or a damaged file,
+    DiskFault.
     """
     records = [read_run(path) for path in runs]
     target = (out or records[0].run.path / NAME).expanduser().resolve()
-    blobs = {f"panel{index}": blob for index, blob in enumerate(_panels(records, panels))}
+    blobs = {f"panel{index}": blob for index, blob in enumerate(_panels(records, panels, most_bytes))}
     for record in records:
         record.shown["root"] = _link(record, target)
     title = " · ".join(record.run.name for record in records)
@@ -128,7 +129,7 @@ def leave_report(run: Path) -> str:
         return f"no report: {run} holds what no run writes ({type(error).__name__}: {error})"
 
 
-def _panels(records: Sequence[RunRecord], most: int) -> list[str]:
+def _panels(records: Sequence[RunRecord], most: int, most_bytes: int) -> list[str]:
     """Packed panels, as many as fit; sets each record's `panels`: index of a trial -> number of its panel."""
     share = most // max(len(records), 1)
     made: list[tuple[RunRecord, int, dict[str, Any]]] = []
@@ -138,7 +139,7 @@ def _panels(records: Sequence[RunRecord], most: int) -> list[str]:
         made += [(record, index, panel(record.run.path, trials[index], pieces)) for index in choose(trials, share)]
     texts = _share_texts([shown for _, _, shown in made])
     blobs: list[str] = [packed(texts)]
-    left = MOST_BYTES - len(blobs[0])
+    left = most_bytes - len(blobs[0])
     for record in records:
         record.shown["panels"] = {}
     for record, index, shown in made:

@@ -28,7 +28,7 @@ _MARKS = Path("/run/harbortrainer")  # a file for each bridge whose rules are se
 _DAEMON = Path("/etc/docker/daemon.json")
 
 
-def set_rules(bridge: str) -> str:
+def set_rules(bridge: str, marks: Path = _MARKS) -> str:
     """Drop what the bridge's containers send to this machine and to _METADATA, except DNS to the daemon's name servers
     and replies.
 
@@ -38,7 +38,7 @@ def set_rules(bridge: str) -> str:
     if not bridge.endswith("+") and not (_INTERFACES / bridge).exists():
         return "the Docker daemon does not run on this machine"
     if os.geteuid() != 0:
-        return "" if (_MARKS / bridge).exists() else "only root may set the rule that prevents it"
+        return "" if (marks / bridge).exists() else "only root may set the rule that prevents it"
     if shutil.which("iptables") is None or shutil.which("iptables-restore") is None:
         return "the rule that prevents it needs the program iptables"
     problem = _run("iptables-restore", *_WAIT, "--noflush", given=_chains(bridge, list(name_servers())))
@@ -49,8 +49,8 @@ def set_rules(bridge: str) -> str:
         if _run(*check) and (problem := _run(*insert)):
             return f"iptables refuses the rule that prevents it ({problem})"
     with contextlib.suppress(OSError):
-        _MARKS.mkdir(exist_ok=True)
-        (_MARKS / bridge).touch()
+        marks.mkdir(exist_ok=True)
+        (marks / bridge).touch()
     return ""
 
 

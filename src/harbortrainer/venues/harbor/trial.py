@@ -243,11 +243,11 @@ async def run_to_end[T](work: Coroutine[Any, Any, T], clock: AbstractAsyncContex
 
 
 async def _settle(task: "asyncio.Task[Any]") -> None:
-    cancelled = False
-    give_up = time.monotonic() + CLEANUP_LIMIT_SEC
-    while not task.done() and time.monotonic() < give_up:
+    cancelled, now = False, asyncio.get_running_loop().time
+    give_up = now() + CLEANUP_LIMIT_SEC
+    while not task.done() and now() < give_up:
         try:
-            await asyncio.wait({task}, timeout=give_up - time.monotonic())
+            await asyncio.wait({task}, timeout=give_up - now())
         except asyncio.CancelledError:
             cancelled = True
     if task.done() and not task.cancelled():
