@@ -158,7 +158,7 @@ def test_it_says_why_oracles_fail_and_warns_of_weak_tests_and_of_work_that_only_
     write_task(folder / "broken", toml=FAST, solve="set -e\nmake-hello > hello.txt\n", **instructed("Say Hello.\n"))
     write_task(folder / "weak", toml=FAST, test=f"[ -s hello.txt ] && {ONE} || {ZERO}\n", **instructed("Greet me.\n"))
     write_task(folder / "unnamed", **UNNAMED)
-    _, tasks = check(folder, "n_oracle=1", "n_parallel=5")
+    _, tasks = check(folder, "n_oracle=2", "n_parallel=5")
     verdicts = {"served": "good", "silent": "bad", "broken": "bad", "weak": "good", "unnamed": "good"}
     assert {name: task["verdict"] for name, task in tasks.items()} == verdicts, tasks
     silent, broken = details(tasks["silent"])["oracle fails"], details(tasks["broken"])["oracle fails"]
