@@ -83,8 +83,9 @@ def doctor(cache: Path, *words: str, **environment: str) -> str:
 
 def test_a_server_that_fails_is_named_soon(tmp_path):
     def told(number):
+        answers, otherwise, _ = FAILING[number]
         asked: list[float] = []
-        with failing_server(*FAILING[number][:2], asked) as url:
+        with failing_server(answers, otherwise, asked) as url:
             said = doctor(tmp_path / str(number), "backend=skyrl-tx", f"skyrl_tx_url={url}")
             assert time.monotonic() - asked[0] < LIMIT_SEC, (number, "from its first request on")
         return said

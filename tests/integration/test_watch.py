@@ -27,7 +27,7 @@ INSTANCES = Path("/sys/kernel/tracing/instances")
 DOCKERFILE = "FROM harbortrainer/tools:bookworm\nWORKDIR /app\n"
 LIMIT_SEC, MOST_MB = 60.0, 50.0
 AT_ONCE = 3  # containers: each mostly waits
-TRACES = {"cap_add": ["SYS_PTRACE"]}  # Docker's older filters of system calls let some attacks pass with it alone
+TRACES = ["SYS_PTRACE"]  # Docker's older filters of system calls let some attacks pass with it alone
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def environment(tmp_path: Path) -> AsyncIterator[DockerEngineEnvironment]:
     run = a_run("watch")
     try:
         task = write_task(tmp_path / "task", dockerfile=DOCKERFILE)
-        async with started(task, run, **TRACES) as one:
+        async with started(task, run, cap_add=TRACES) as one:
             yield one
     finally:
         await asyncio.to_thread(remove_run, run)
@@ -72,7 +72,7 @@ async def seen_beside(folder: Path, codes: Mapping[str, str]) -> dict[str, Seen]
     task = write_task(folder / "task", dockerfile=DOCKERFILE)
 
     async def one(name: str) -> Seen:
-        async with slots, started(task, run, **TRACES) as environment:
+        async with slots, started(task, run, cap_add=TRACES) as environment:
             seen = await seen_of(environment, living(codes[name]))
             assert not (log := (await environment.exec("cat /app/log", user="root")).stdout), (name, log)
             return seen
