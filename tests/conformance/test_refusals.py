@@ -59,12 +59,12 @@ def training(service, base_model, unload) -> Iterator[tinker.TrainingClient]:
     unload(client)
 
 
-@pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_datum_is_refused_and_changes_nothing(training, base_sampler, name):
-    loss_fn, malformed, words = MALFORMED[name]
-    good = weighted() if loss_fn == CE else datum(TOKENS, logprobs=LOGPROBS, advantages=ADVANTAGES)
+def test_malformed_datums_are_refused_and_change_nothing(training, base_sampler, subtests):
     before, base = logprobs(training), scored(base_sampler)
-    refused(lambda: training.forward_backward([good, malformed], loss_fn), words)
+    for name, (loss_fn, malformed, words) in MALFORMED.items():
+        good = weighted() if loss_fn == CE else datum(TOKENS, logprobs=LOGPROBS, advantages=ADVANTAGES)
+        with subtests.test(name):
+            refused(lambda: training.forward_backward([good, malformed], loss_fn), words)  # noqa: B023
     settled(training.optim_step(tinker.AdamParams(learning_rate=0.0)))
     assert logprobs(training) == pytest.approx(before, abs=1e-5)
     assert scored(base_sampler) == pytest.approx(base, abs=1e-5)

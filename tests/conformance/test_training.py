@@ -192,6 +192,8 @@ def test_gradients_are_clipped_by_their_global_norm(training):
     whole = gain(training, [weighted()])
     assert gain(training, [weighted()], grad_clip_norm=norm / 2) == pytest.approx(whole / 2, rel=0.1)
     assert gain(training, [weighted()], grad_clip_norm=norm * 2) == pytest.approx(whole, rel=0.1)
+    clipped = descend(training, [weighted()], rate=0.0, grad_clip_norm=norm / 2)
+    assert clipped["grad_norm"] == pytest.approx(norm, rel=0.1), "the metric is the norm before clipping"
 
 
 def test_weight_decay_shrinks_the_stepped_adapter_alone(fresh):

@@ -29,9 +29,9 @@ from tests.support.plain_container import product_trials
 cases = [(Path(task), script) for task, script in json.load(sys.stdin)]
 print("rewards", json.dumps([trial.reward for trial in asyncio.run(product_trials(cases))]))
 """
-QUIET_ONES = ("kills-the-checker", "rewrites-the-verdict", "deletes")
-UNSEEN_ONES = ("a-computed-name", "a-datagram", "a-size")
-IDLE_ONES = ("lock", "msg", "mq")
+QUIET_ONES = ("rewrites-the-verdict", "deletes")
+UNSEEN_ONES = ("a-computed-name", "a-datagram")
+IDLE_ONES = ("lock", "mq")
 ODD = ATTACKS["pth-with-an-odd-name"]  # a name that docker diff cannot write
 
 

@@ -32,7 +32,7 @@ class Served:
     url: str
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3"])
+@pytest.fixture(scope="module", params=first(1, ["llama", "qwen3"]))
 def bfloat16(
     request: pytest.FixtureRequest, tiny_model_dir: Path, server_env: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
@@ -53,7 +53,6 @@ async def measured(served: Served) -> ServerReport:
         await end_session(session.service, done=True)
 
 
-@pytest.mark.parametrize("bfloat16", first(1, ["llama", "qwen3"]), indirect=True)
 async def test_every_row_of_the_probe_is_right(bfloat16: Served) -> None:
     """Gradient norms of hundreds, and gains of a step of one nat that scatter by 0.2 nats."""
     report = await measured(bfloat16)
@@ -109,7 +108,6 @@ def saved_weights(served: Served, path: str) -> dict[str, np.ndarray]:
         return safetensors.numpy.load(member.read())
 
 
-@pytest.mark.parametrize("bfloat16", first(1, ["qwen3", "llama"]), indirect=True)
 async def test_a_small_learning_rate_moves_every_trained_weight(bfloat16: Served) -> None:
     """A weight of 0.1 in bfloat16 would not move by a step of 1e-6, nor by a hundred."""
     async with adapters(bfloat16.url, bfloat16.model) as (_, training):
@@ -157,7 +155,6 @@ async def test_small_rates_have_the_effect_that_they_have_in_float32(
     assert steps @ rounded / (lengths[0] * lengths[1]) > 0.8, "they move elsewhere"
 
 
-@pytest.mark.parametrize("bfloat16", first(1, ["qwen3", "llama"]), indirect=True)
 async def test_states_and_samplers_of_a_bfloat16_model_lose_nothing_of_the_weights(bfloat16: Served) -> None:
     """The next step of a restored state is the same to the last bit; sampler files are in float32."""
     async with adapters(bfloat16.url, bfloat16.model) as (service, training):
@@ -192,7 +189,6 @@ checkpoints.save_checkpoint_multiprocess(
 """
 
 
-@pytest.mark.parametrize("bfloat16", first(1, ["qwen3", "llama"]), indirect=True)
 async def test_a_state_in_bfloat16_of_an_earlier_version_is_restored(bfloat16: Served) -> None:
     async with adapters(bfloat16.url, bfloat16.model) as (service, training):
         await step(training, DATA)
@@ -220,7 +216,6 @@ async def test_the_probe_of_a_real_model(server_env: None, tmp_path: Path) -> No
     assert {row.what: row.value for row in report.rows if row.verdict not in ("same", "info")} == {}
 
 
-@pytest.mark.parametrize("bfloat16", first(1, ["qwen3", "llama"]), indirect=True)
 async def test_log_probabilities_of_a_bfloat16_model_are_not_rounded_to_bfloat16(bfloat16: Served) -> None:
     """A number of bfloat16 has 8 bits: the lower half of a float32's is zero."""
     async with adapters(bfloat16.url, bfloat16.model) as (service, training):

@@ -44,6 +44,7 @@ async def test_two_steps_train_on_the_sampled_calls_without_docker(desk_url: str
     assert all(trial.reward is not None for trial in batch.values())
 
 
+@pytest.mark.nightly
 async def test_a_batch_whose_users_endpoint_goes_away_is_graded_whole(desk_url: str, tmp_path: Path) -> None:
     outage = await run_with_outage(desk_url, tmp_path, trials=N_TRIALS)
     assert outage.seconds > 0

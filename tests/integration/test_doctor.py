@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,8 +16,10 @@ from harbortrainer.backend.sessions import DUMMY_KEY, open_rest, open_session
 from harbortrainer.cli.main import main
 from harbortrainer.probe.report import ServerReport
 from tests.support.failing_server import FIRST, OF_OLDER_SDKS, PAGE, failing_server
+from tests.support.tiers import first
 
 LIMIT_SEC = 30.0
+AT_ONCE = 4  # processes: each mostly waits
 DEFECTS = (
     "a late first sample leaves training alone (defect 1)",
     "an older sampler leaves training alone (defect 1)",
@@ -52,46 +56,54 @@ OLDER = {path: answer for path, answer in FIRST.items() if "config" not in path}
 NO_API, SDK = "no Tinker API there", f"SDK tinker {tinker.__version__}"
 
 
-@pytest.mark.parametrize(
-    ("answers", "otherwise", "words"),
-    [
-        ({}, 500, [f"{NO_API} (healthz answered 500"]),
-        ({}, PAGE, [f"{NO_API} (healthz answered 200 <html>"]),
-        ({}, None, ["no answer within 10 s"]),
-        ({"/api/v1/healthz": {"ok": True}}, 500, [NO_API, '{"ok": true}']),
-        (HEALTH, 500, ["answers 500 to POST", "a server without a name"]),
-        (HEALTH, None, ["answers GET /api/v1/healthz, and no other request", "a server without a name"]),
-        (HEALTH, PAGE, ["200 to POST /api/v1/client/config", "text/html", "a server without a name", SDK]),
-        (OLDER, 404, ["404 to POST /api/v1/client/config", "'Another-RL' 0.1", SDK]),
-        (FIRST, 404, ["404 to POST /api/v1/create_model", "'Another-RL' 0.1", SDK]),
-        (FIRST, 500, ["answers 500 to POST /api/v1/create_model", "'Another-RL' 0.1", SDK]),
-        (CLOSED, 404, ["closes POST /api/v1/create_session without an answer", "'Another-RL' 0.1", SDK]),
-        (OF_OLDER_SDKS, 500, ["answers 500 to POST /api/v1/forward_backward", "'Another-RL' 0.1", SDK]),
-        (FIRST, None, ["and no other request", "'Another-RL' 0.1", SDK]),
-    ],
+FAILING = (  # the longest first
+    (FIRST, None, ["and no other request", "'Another-RL' 0.1", SDK]),
+    (HEALTH, None, ["answers GET /api/v1/healthz, and no other request", "a server without a name"]),
+    ({}, None, ["no answer within 10 s"]),
+    ({}, 500, [f"{NO_API} (healthz answered 500"]),
+    ({}, PAGE, [f"{NO_API} (healthz answered 200 <html>"]),
+    ({"/api/v1/healthz": {"ok": True}}, 500, [NO_API, '{"ok": true}']),
+    (HEALTH, 500, ["answers 500 to POST", "a server without a name"]),
+    (HEALTH, PAGE, ["200 to POST /api/v1/client/config", "text/html", "a server without a name", SDK]),
+    (OLDER, 404, ["404 to POST /api/v1/client/config", "'Another-RL' 0.1", SDK]),
+    (FIRST, 404, ["404 to POST /api/v1/create_model", "'Another-RL' 0.1", SDK]),
+    (FIRST, 500, ["answers 500 to POST /api/v1/create_model", "'Another-RL' 0.1", SDK]),
+    (CLOSED, 404, ["closes POST /api/v1/create_session without an answer", "'Another-RL' 0.1", SDK]),
+    (OF_OLDER_SDKS, 500, ["answers 500 to POST /api/v1/forward_backward", "'Another-RL' 0.1", SDK]),
 )
-def test_a_server_that_fails_is_named_soon(answers, otherwise, words, tmp_path):
-    """In a process of its own: the SDK still repeats its requests when the doctor has given up."""
-    asked: list[float] = []
-    with failing_server(answers, otherwise, asked) as url:
-        command = (sys.executable, "-m", "src.doctor", "backend=skyrl-tx", f"skyrl_tx_url={url}")
-        env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
-        assert time.monotonic() - asked[0] < LIMIT_SEC, "from its first request on"
-    assert done.returncode == 2
-    *parts, told = done.stderr.splitlines()
-    assert parts in ([], ["measuring losses"]) and all(word in told for word in words), done.stderr
 
 
-@pytest.mark.parametrize("status", [500, 503])
+def doctor(cache: Path, *words: str, **environment: str) -> str:
+    """What the doctor says of a server that fails, in a process of its own: the SDK still repeats its requests then."""
+    command, env = (sys.executable, "-m", "src.doctor", *words), os.environ | {"XDG_CACHE_HOME": str(cache)}
+    done = subprocess.run(command, env=env | environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2, done.stderr
+    return done.stderr
+
+
+def test_a_server_that_fails_is_named_soon(tmp_path):
+    def told(number):
+        answers, otherwise, _ = FAILING[number]
+        asked: list[float] = []
+        with failing_server(answers, otherwise, asked) as url:
+            said = doctor(tmp_path / str(number), "backend=skyrl-tx", f"skyrl_tx_url={url}")
+            assert time.monotonic() - asked[0] < LIMIT_SEC, (number, "from its first request on")
+        return said
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for (*_, words), said in zip(FAILING, pool.map(told, range(len(FAILING))), strict=True):
+            *parts, line = said.splitlines()
+            assert parts in ([], ["measuring losses"]) and all(word in line for word in words), said
+
+
+@pytest.mark.parametrize("status", first(1, [500, 503]))
 def test_tinker_cloud_that_fails_is_no_other_server(status, tmp_path):
     with failing_server(HEALTH, status) as url:
-        command = (sys.executable, "-m", "src.doctor", "backend=tinker", f"tinker_base_url={url}", "model_name=m")
-        env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "TINKER_API_KEY": "tml-nobodys-key-at-all"}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert f"answers {status} to POST /api/v1/" in done.stderr and " times in " in done.stderr
-    assert "request id req-7" in done.stderr and "the server fails" in done.stderr and "no Tinker" not in done.stderr
+        words = ("backend=tinker", f"tinker_base_url={url}", "model_name=m")
+        said = doctor(tmp_path, *words, TINKER_API_KEY="tml-nobodys-key-at-all")
+    assert said.count("\n") == 1, said
+    assert f"answers {status} to POST /api/v1/" in said and " times in " in said
+    assert "request id req-7" in said and "the server fails" in said and "no Tinker" not in said
 
 
 def test_ours_has_none_of_the_defects(server_url, measured):

@@ -5,7 +5,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from harbortrainer.docker.network.bridge import forget_network
 from harbortrainer.learning.treatment import UNSUPPLIED
 from tests.support.docker_parts import BASE, a_run, write_task
 from tests.support.outside import PORT, run, web_server
-from tests.support.own_daemon import own_daemon
+from tests.support.own_daemon import OwnDaemon, own_daemon
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 # What is wrong with Dockerfiles of public corpora, and a word of the builder's answer.
@@ -104,34 +104,40 @@ async def test_processes_that_need_the_same_images_build_each_once_and_a_killed_
         remove(tasks)
 
 
-async def test_a_daemon_that_is_restarted_during_builds_costs_only_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="module")
+def running() -> Iterator[OwnDaemon]:
+    with own_daemon("harbortrainer/base:bookworm") as own:
+        yield own
+
+
+@pytest.fixture
+def daemon(running: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> OwnDaemon:
+    monkeypatch.setenv("DOCKER_HOST", running.host)
+    return running
+
+
+async def test_a_daemon_that_is_restarted_during_builds_costs_only_time(tmp_path: Path, daemon: OwnDaemon) -> None:
     first, last = made_of(tmp_path, 2)
     slow = write_task(tmp_path / "slow", dockerfile=f"{BASE}RUN sleep 5 # {tmp_path}\n")
-    with own_daemon("harbortrainer/base:bookworm") as daemon:
-        monkeypatch.setenv("DOCKER_HOST", daemon.host)
-        async with supplying(30) as supply:
-            assert await lacking(supply, first) == ""
-            made = engine().inspect_image(images.task_reference(first / "environment"))["Id"]
-            waiting = asyncio.create_task(lacking(supply, slow))
-            while not await asyncio.to_thread(lambda: engine().containers()):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            await asyncio.to_thread(daemon.stop)
-            await asyncio.to_thread(daemon.start)
-            assert (await waiting, await lacking(supply, last)) == ("", "")
-            assert engine().inspect_image(images.task_reference(first / "environment"))["Id"] == made
+    async with supplying(30) as supply:
+        assert await lacking(supply, first) == ""
+        made = engine().inspect_image(images.task_reference(first / "environment"))["Id"]
+        waiting = asyncio.create_task(lacking(supply, slow))
+        while not await asyncio.to_thread(lambda: engine().containers()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(daemon.stop)
+        await asyncio.to_thread(daemon.start)
+        assert (await waiting, await lacking(supply, last)) == ("", "")
+        assert engine().inspect_image(images.task_reference(first / "environment"))["Id"] == made
 
 
-async def test_a_dead_url_is_told_from_a_network_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dead_url_is_told_from_a_network_that_is_away(tmp_path: Path, daemon: OwnDaemon) -> None:
     outside, run_id = "198.51.100.7", a_run("reach")
     lines = f"RUN curl http://gone.invalid/x http://{outside}:{PORT}/y\n"
     task = write_task(tmp_path / "task", dockerfile=f"{BASE}{lines}")
-    with own_daemon("harbortrainer/base:bookworm") as daemon:
-        monkeypatch.setenv("DOCKER_HOST", daemon.host)
-        run(*daemon.inside, "ip", "addr", "add", f"{outside}/32", "dev", "lo")
-        works = partial(DockerHost().network_works, task, "curl: (6) Could not resolve host: gone.invalid", run_id)
-        with web_server(tmp_path, outside, *daemon.inside):
-            assert await works()
-        assert not await works()
-        forget_network()
+    run(*daemon.inside, "ip", "addr", "add", f"{outside}/32", "dev", "lo")
+    works = partial(DockerHost().network_works, task, "curl: (6) Could not resolve host: gone.invalid", run_id)
+    with web_server(tmp_path, outside, *daemon.inside):
+        assert await works()
+    assert not await works()
+    forget_network()

@@ -164,7 +164,7 @@ print("RESULT", json.dumps({folder.name: computed(folder) for folder in pathlib.
 KINDS = [*scaled_positions.KINDS]
 
 
-@pytest.mark.parametrize("names", first(1, [KINDS[:2], KINDS[2:]]))
+@pytest.mark.parametrize("names", first(1, [KINDS[:1], KINDS[1:]]))
 def test_scaled_positions_are_those_of_transformers(server_env: None, tmp_path: Path, names: list[str]) -> None:
     """Over distances of 60,000 and 100,000 tokens, in float32."""
     known = json.loads(scaled_positions.FILE.read_text())

@@ -183,6 +183,7 @@ print("RESULT", json.dumps([made, programs, result.metrics["loss:sum"]]))
 """
 
 
+@pytest.mark.nightly
 def test_on_a_gpu_the_pass_of_a_probe_is_compiled_before_it_is_asked_for(
     server_env: None, tiny_model_dir: Path
 ) -> None:

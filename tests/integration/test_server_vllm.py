@@ -11,7 +11,7 @@ from tinker.proto.response_conv import deserialize_sample_response
 
 from harbortrainer.probe.probe import identify
 from repairs.handover import MOST
-from tests.conftest import MODEL, run_script
+from tests.conftest import MODEL, free_port, run_script
 from tests.support.fake_vllm import KEY, FakeVllm, in_a_thread
 from tests.support.server_parts import Raw, awaited, refused
 from tests.support.small_disk import small_disk
@@ -224,7 +224,8 @@ def test_samples_in_flight_survive_a_kill_of_the_server(raw: Raw, server: Server
     ],
 )
 def test_a_wrong_sampler_is_one_line(env: dict[str, str], words: str, tmp_path: Path, server_env: None) -> None:
-    done = run_script("scripts/start_skyrl_tx.sh", MODEL, env=env | {"SKYRL_TX_STATE": str(tmp_path)})
+    own = {"SKYRL_TX_STATE": str(tmp_path), "SKYRL_TX_PORT": str(free_port())}
+    done = run_script("scripts/start_skyrl_tx.sh", MODEL, env=env | own)
     assert done.returncode == 1
     missing = "the environment server/vllm/.venv is missing"
     assert words in done.stdout or missing in done.stdout

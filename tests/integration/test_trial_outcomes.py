@@ -149,18 +149,14 @@ async def test_counts_of_a_poor_policy(tmp_path: Path) -> None:
 
 async def test_limits_of_the_task_and_of_the_whole_trial_leave_time_to_grade(tmp_path: Path) -> None:
     said = [SOLVE[0], answer("sleep 600\n", wait=600)]
-    own, whole = await asyncio.gather(
+    own, whole, verified = await asyncio.gather(
         run(tmp_path / "own", said, name="own", task={"agent_timeout": 8.0}),
         run(tmp_path / "whole", said, name="whole", trial_timeout_sec=24.0),
+        run(tmp_path / "late", SOLVE, name="late", task={"test": f"sleep 9\n{TEST_SH}"}, trial_timeout_sec=8.0),
     )
     assert (own.outcome, own.reward) == (whole.outcome, whole.reward) == (Outcome.AGENT_TIMEOUT, 1.0)
     assert whole.times["total"] < 60
-
-
-async def test_verification_is_not_cut_off_by_the_whole_trials_limit(tmp_path: Path) -> None:
-    trajectory = await run(tmp_path, SOLVE, task={"test": f"sleep 9\n{TEST_SH}"}, trial_timeout_sec=8.0)
-    assert trajectory.reward == 1.0, trajectory.detail
-    assert trajectory.times["total"] > 8
+    assert verified.reward == 1.0 and verified.times["total"] > 8, "verification is not cut off"
 
 
 NO_REWARD = {
@@ -210,16 +206,17 @@ async def test_a_task_of_two_steps_is_one_trajectory_of_two_segments(tmp_path: P
 
 
 async def test_a_sampler_that_hangs_or_fails_is_the_infrastructures(tmp_path: Path) -> None:
-    hanging = PolicySampler(request_timeout_sec=0.3)
-    trajectory = await run(tmp_path, lambda asked: None, sampler=hanging)
-    assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
-    assert trajectory.detail == SAMPLING + "no answer within 0.3 s"
-
     def refuse(asked: Any) -> Any:
         raise ValueError("status 400")
 
-    trajectory = await run(tmp_path / "again", refuse)
-    assert trajectory.detail == SAMPLING + "ValueError: status 400" and trajectory.reward is None
+    hanging = PolicySampler(request_timeout_sec=0.3)
+    hung, refused = await asyncio.gather(
+        run(tmp_path / "hangs", lambda asked: None, name="hangs", sampler=hanging),
+        run(tmp_path / "fails", refuse, name="fails"),
+    )
+    assert (hung.outcome, hung.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
+    assert hung.detail == SAMPLING + "no answer within 0.3 s"
+    assert refused.detail == SAMPLING + "ValueError: status 400" and refused.reward is None
 
 
 async def test_a_task_that_harbor_refuses_is_its_own_trials_fault(tmp_path: Path) -> None:
@@ -298,9 +295,11 @@ async def test_work_that_is_lost_with_its_container_is_not_graded_by_a_separate_
         return trial
 
     host, _ = local_host(SOLVE)
-    trajectory = await replace(host, new_trial=lost_after_its_agent).run(request(task, tmp_path, NAME))
+    kept, _ = local_host(["no JSON", DONE, DONE])
+    trajectory, nothing = await asyncio.gather(
+        replace(host, new_trial=lost_after_its_agent).run(request(task, tmp_path, NAME)),
+        kept.run(request(task, tmp_path, "s000000-p00-g01")),
+    )
     assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)
     assert "the container of the agent or its daemon went away: " in trajectory.detail
-    kept, _ = local_host(["no JSON", DONE, DONE])
-    nothing = await kept.run(request(task, tmp_path, "s000000-p00-g01"))
     assert (nothing.outcome, nothing.reward) == (Outcome.COMPLETED, 0.0), "it made no artifact, which is no fault"

@@ -72,15 +72,16 @@ def recorded(folder: Path) -> dict[str, Any]:
     return json.loads(file.read_text())
 
 
-@pytest.mark.parametrize("hole", ["", "truncate -s 9G /app/hole\n"])
-async def test_a_hook_earns_what_the_work_alone_is_worth(tmp_path: Path, hole: str) -> None:
+async def test_a_hook_earns_what_the_work_alone_is_worth(tmp_path: Path) -> None:
     """Also in a container that is too large for a copy."""
-    hook = f"{hole}echo 'import os; os._exit(0)' > {attacks.SITE}/hook.pth"
-    scripts = {"alone": hook, "beside": f"{hook}; echo Hello > /app/hello.txt"}
+    hook = f"echo 'import os; os._exit(0)' > {attacks.SITE}/hook.pth"
+    alone = {"alone": hook, "alone-large": f"truncate -s 9G /app/hole\n{hook}"}
+    scripts = alone | {f"beside-{name}": f"{script}; echo Hello > /app/hello.txt" for name, script in alone.items()}
     cases = [(attacked_task(tmp_path / name / "task", way="module"), script) for name, script in scripts.items()]
-    assert [trial.reward for trial in await product_trials(cases)] == [0, 1]
-    known = recorded(tmp_path / "alone")
-    assert known["hooked"] and known["causes"] == [f"{attacks.SITE}/hook.pth"]
+    assert [trial.reward for trial in await product_trials(cases)] == [0, 0, 1, 1]
+    for name in alone:
+        known = recorded(tmp_path / name)
+        assert known["hooked"] and known["causes"] == [f"{attacks.SITE}/hook.pth"]
 
 
 async def test_what_the_solution_installs_too_is_asked_for(tmp_path: Path) -> None:
@@ -101,20 +102,22 @@ async def test_a_reward_that_needs_none_of_the_work_is_no_reward(tmp_path: Path)
 GREETS = "printf '#!/bin/sh\\necho hi\\n' > {path}; chmod +x {path}; echo Hello > /app/hello.txt\n"
 
 
-@pytest.mark.parametrize(("path", "reward"), [("/usr/bin/greet", 1), ("/opt/greet", 1), ("/usr/local/bin/hey", None)])
-async def test_a_reward_that_needs_the_work_and_more_is_no_reward_and_no_reward_of_0(
-    tmp_path: Path, path: str, reward: float | None
-) -> None:
+async def test_a_reward_that_needs_the_work_and_more_is_no_reward_and_no_reward_of_0(tmp_path: Path) -> None:
     """A program of the solution's name, elsewhere, is work."""
     test = """PATH=$PATH:/opt
 if grep -q Hello /app/hello.txt && [ "$(greet || hey)" = hi ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 """
     solve = GREETS.format(path="/usr/bin/greet")
-    task = write_task(tmp_path / "task", dockerfile=f"{attacks.BASE}WORKDIR /app\n", solve=solve, test=test)
-    script = GREETS.format(path=path)
-    plain, trial = await both_ways(task, script)
-    assert (plain, trial.reward) == (1, reward), trial.fault
-    assert reward is not None or path in trial.fault
+
+    async def tried(number: int, path: str) -> tuple[float | None, QualificationTrial]:
+        folder = tmp_path / str(number) / "task"
+        task = write_task(folder, dockerfile=f"{attacks.BASE}WORKDIR /app\n", solve=solve, test=test)
+        return await both_ways(task, GREETS.format(path=path))
+
+    paths = ("/usr/bin/greet", "/opt/greet", "/usr/local/bin/hey")
+    found = await asyncio.gather(*(tried(*one) for one in enumerate(paths)))
+    assert [(plain, trial.reward) for plain, trial in found] == [(1, 1), (1, 1), (1, None)], found
+    assert paths[-1] in found[-1][1].fault
 
 
 async def test_a_solution_that_takes_longer_than_all_verifications_is_waited_for(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.venues.harbor import terminal
 from tests.support.cause_tasks import cause_task
 from tests.support.plain_container import product_trial
+from tests.support.tiers import first
 from tests.support.trial_parts import answer, local_host, make_task, request
 from tests.support.void_attacks import LIMIT_SEC, MOST_LAG_SEC, MOST_MB, TASK, TRICKS, watched
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 TRIES = 3
 DONE = answer(complete=True)
-QUICK = [name for name, trick in TRICKS.items() if trick.quick]
+BY_DAY = [name for name, trick in TRICKS.items() if trick.quick][::2]
 BESIDE = ("log-fits-a-transfer", "verifier-is-sparse", "users-are-a-pipe", "shell-prints")
 _HANGS = "printf '#!/bin/sh\\nsleep 100000\\n' > /new; chmod +x /new; mv /new "
 TERMINAL = {
@@ -61,13 +62,9 @@ async def faults(folder: Path, names: list[str]) -> dict[str, str]:
     return {name: what for name, what in found.items() if what}
 
 
-async def test_quick_tricks_earn_0_and_take_nothing_from_the_trainer(tmp_path: Path) -> None:
-    assert await faults(tmp_path, QUICK) == {}
-
-
-@pytest.mark.nightly
-async def test_no_trick_turns_a_reward_of_0_into_a_fault(tmp_path: Path) -> None:
-    assert await faults(tmp_path, [name for name in TRICKS if name not in QUICK]) == {}
+@pytest.mark.parametrize("names", first(1, [BY_DAY, [name for name in TRICKS if name not in BY_DAY]]))
+async def test_tricks_earn_0_and_take_nothing_from_the_trainer(tmp_path: Path, names: list[str]) -> None:
+    assert await faults(tmp_path, names) == {}
 
 
 @pytest.mark.nightly

@@ -106,8 +106,9 @@ def test_online_run_goes_on_where_the_server_is(rows: list[dict[str, Any]], tmp_
 
 def test_two_runs_of_one_name_lose_no_row(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     with wandb_server() as server:
-        for clone in ("one", "other"):
-            output(start(folder_of(tmp_path / clone / "baseline", rows), rows, server.url, PATIENT, WANDB_API_KEY=KEY))
+        clones = [folder_of(tmp_path / clone / "baseline", rows) for clone in ("one", "other")]
+        for process in [start(run, rows, server.url, PATIENT, WANDB_API_KEY=KEY) for run in clones]:
+            output(process)
         logged_there = [[row["global_step"] for row in rows] for rows in server.runs.values() if rows]
     assert logged_there == [list(range(5))] * 2
 

@@ -81,6 +81,12 @@ def served(installed: Installed, server_env: None) -> Iterator[str]:
     assert "stopped the server" in installed.run(stop)
 
 
+def in_one_process(installed: Installed, *lines: str) -> str:
+    """What the commands say: each in a process of its own would take seconds."""
+    program = f"from harbortrainer.cli.main import main\nfor line in {lines}: assert not main(line.split()), line"
+    return installed.run(f"python -c {shlex.quote(program)}")
+
+
 def printed(pattern: str, said: str) -> str:
     """The command of the only message of this form."""
     found = re.findall(pattern, said, re.MULTILINE)
@@ -100,10 +106,7 @@ def test_every_command_says_how_it_is_used(installed: Installed) -> None:
     assert {"train", "tasks check", "quickstart", "server start"} <= names
     scripts = sorted(name for name in names if name.split()[0] in SCRIPTS)
     others = sorted(names.difference(scripts))
-    program = (
-        f"from harbortrainer.cli.main import main\nfor name in {others}: assert not main([*name.split(), '--help'])"
-    )
-    said = installed.run(f"python -c {shlex.quote(program)}")  # in one process: each would take a second
+    said = in_one_process(installed, *(f"{name} --help" for name in others))
     assert [name for name in others if f"harbortrainer {name} " not in said] == []
     for name in scripts:
         assert len(installed.run(f"harbortrainer {name} --help")) > 50, name
@@ -147,13 +150,11 @@ def test_a_run_from_start_to_report_by_printed_commands(installed: Installed, do
     said = installed.run(f"harbortrainer train {served} {SMALL} run_name=first max_trials=9", 75)
     resume = printed(r"(harbortrainer train resume=\S+)", said)
     installed.run(f"{resume} max_trials=0")
-    lines = (
-        "report runs/first", "evaluate show runs/first", "evaluate export runs/first", "replay runs/first",
+    in_one_process(
+        installed, "report runs/first", "evaluate show runs/first", "evaluate export runs/first", "replay runs/first",
         f"export checkpoint=runs/first to=adapter {' '.join(served.split()[:2])}",
         "doctor clean", f"doctor docker tasks_dir={TASKS}",
     )  # fmt: skip
-    for line in lines:
-        installed.run(f"harbortrainer {line}")
     assert (installed.work / "runs/first/report.html").is_file()
     assert (installed.work / "adapter/adapter_model.safetensors").is_file()
 
