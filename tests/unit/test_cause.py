@@ -383,8 +383,9 @@ def test_a_number_is_a_port_only_where_something_is_to_be_served() -> None:
 
 
 def test_a_program_of_the_image_is_not_asked_for_by_a_word() -> None:
-    for kind, facts in ((ChangeKind.CHANGED, {}), (ChangeKind.ADDED, {"shadows": {"/usr/bin/python3.11"}})):
-        assert judged("/usr/bin/python3.11", instruction="Use python3.11.", kind=kind, **facts).changes
+    path, asks = "/usr/bin/python3.11", "Use python3.11."
+    assert judged(path, instruction=asks, kind=ChangeKind.CHANGED).changes
+    assert judged(path, instruction=asks, shadows={path}).changes
 
 
 @pytest.mark.parametrize("opened", ["/proc", "/proc/7/environ"])

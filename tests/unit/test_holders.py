@@ -88,7 +88,8 @@ def test_first_shells_go_on_after_a_container_that_ended(monkeypatch: pytest.Mon
 
 def test_only_the_oldest_container_is_forgotten() -> None:
     for number in range(1030):
-        layer.remember_folders(f"c{number}", {})
-        first_process.remember_root(f"c{number}", os.getpid(), os.getpid())
+        # a name of its own: a test that removed such a container would end this process
+        layer.remember_folders(f"noted{number}", {})
+        first_process.remember_root(f"noted{number}", os.getpid(), os.getpid())
     for known in (layer._folders, first_process._firsts):
-        assert list(known) == [f"c{number}" for number in range(6, 1030)]
+        assert list(known) == [f"noted{number}" for number in range(6, 1030)]

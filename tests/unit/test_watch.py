@@ -68,7 +68,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
     watch._told.clear()
     monkeypatch.setenv("DOCKER_HOST", f"unix://{secrets.token_hex()}")
     monkeypatch.setattr(watch, "start", lambda module, run_id: fakes.pop(0))
-    remember_root("c", 1, 1)
+    remember_root("watched", 1, 1)
     return fakes
 
 
@@ -77,7 +77,7 @@ def line(answer: object) -> bytes:
 
 
 async def verified() -> Seen:
-    async with watch.watching("c", "r", (), {"/tests/x"}.__contains__) as sight:
+    async with watch.watching("watched", "r", (), {"/tests/x"}.__contains__) as sight:
         pass
     assert sight.seen.opened is None or sight.seen.tampered[0] == PUT
     return replace(sight.seen, tampered=sight.seen.tampered[1:])
@@ -160,7 +160,7 @@ async def test_a_block_that_fails_ends_its_watch(started: list[Fake]) -> None:
 
     started += [Fake(answer)]
     with pytest.raises(ZeroDivisionError):
-        async with watch.watching("c", "r", (), {"/tests/x"}.__contains__):
+        async with watch.watching("watched", "r", (), {"/tests/x"}.__contains__):
             raise ZeroDivisionError
     begun = asked.get(timeout=5)["begin"]
     assert asked.get(timeout=5) == {"end": begun}
@@ -185,9 +185,10 @@ def test_a_process_ran_if_it_used_a_processor_or_ended(before: Looked, after: Lo
     assert found["ran"] is ran
 
 
-def test_the_first_process_counts_only_if_it_ran() -> None:
-    assert living(1, {1: looked()}, {1: looked()}) == []
-    assert [one["name"] for one in living(1, {1: looked()}, {1: looked(ran=5)})] == ["1 (p)"]
+@pytest.mark.parametrize("ran", [0, 5])
+def test_the_first_process_is_judged_like_others(ran: int) -> None:
+    (found,) = living(1, {1: looked()}, {1: looked(ran=ran)})
+    assert (found["name"], found["ran"], found["holds"]) == ("1 (p)", ran > 0, False)
 
 
 def test_a_process_that_began_to_listen_is_a_service() -> None:
