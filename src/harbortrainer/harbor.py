@@ -208,7 +208,8 @@ def _remember_digests() -> None:
         return digest, list(map(Path, files))
 
     Packager.compute_content_hash = staticmethod(compute_content_hash)
-    Task.checksum = property(lambda self: remembered(self.paths.task_dir, "checksum", lambda: checksum(self)))
+    of = property(lambda self: remembered(self.paths.task_dir, "checksum", lambda: checksum(self)))
+    Task.checksum = of  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _is_plain(task: Path, rules: str) -> bool:
