@@ -151,7 +151,7 @@ IDLE = {
     "process": sleeping("ctypes.CDLL(None).prctl(15, b'judge')"),
     "processes": sleeping("for _ in range(390):\n    os.fork() or signal.pause()"),
     "memory": sleeping(_SMALL),
-    "cmdline": "(exec -a judge setsid sleep 999 < /dev/null > /dev/null 2>&1 &)\nsleep 0.5",
+    "cmdline": "(setsid bash -c 'exec -a judge sleep 999' < /dev/null > /dev/null 2>&1 &)\nsleep 0.5",
     "environ": "(SAYS=judge setsid sleep 999 < /dev/null > /dev/null 2>&1 &)\nsleep 0.5",
     "first": python(_FIRST),
     # objects of the kernel
@@ -187,7 +187,7 @@ try:
     while len(held) < 400: held.append(os.openpty())
 except OSError: open("/logs/verifier/reward.txt", "w").write("1")'
 """
-WITHOUT_CONTENT = ("names", "atime", "xattr", "capability", "folder-xattr", "folder-time")
+WITHOUT_CONTENT = ("names", "atime", "xattr", "capability", "folder-xattr", "folder-atime", "folder-time")
 
 
 def idle_task(folder: Path, way: str, *, solved: bool = True) -> Path:
