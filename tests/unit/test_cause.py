@@ -366,6 +366,11 @@ def test_a_word_asks_for_no_file_in_a_hidden_folder_that_has_no_word(
     assert Asked(SOLUTION, instruction, "/app").allows(path) is allowed
 
 
+@pytest.mark.parametrize(("path", "allowed"), [("/app/.git/config", False), ("/app/.git/refs/heads/config", True)])
+def test_without_a_solution_a_word_asks_for_a_file_deeper_in_a_hidden_folder(path: str, allowed: bool) -> None:
+    assert Asked(None, "Bring the branch config back.", "/app").allows(path) is allowed
+
+
 def test_a_folder_of_a_user_that_a_solution_made_is_asked_for_where_it_left_files() -> None:
     made = Footprint(
         frozenset({"/root/.local", "/root/.local/bin", "/root/.local/bin/x"}),

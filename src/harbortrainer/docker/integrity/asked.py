@@ -97,7 +97,7 @@ class Asked:
         """Return whether the task asks for a change at `path`. `by_path`, `by_name`: also by its instruction."""
         if _normal(path) in self._paths or path.startswith(self._folders):
             return True
-        if (by_path and _normal(path) in self._named) or (by_name and self._has_name(path, self.words)):
+        if (by_path and _normal(path) in self._named) or (by_name and self._is_named(path)):
             return True
         return any(self._has_made(above) for above in way(posixpath.dirname(path)))
 
@@ -114,15 +114,20 @@ class Asked:
         """Return whether the tests of a task without a solution name the file."""
         return not self.has_solution and self._has_name(path, self._tests)
 
-    def _has_name(self, path: str, words: Collection[str]) -> bool:
-        """Whether `words` have the name of this file, and of hidden folders: any word in the working directory, else
-        as x.y.
+    def _is_named(self, path: str) -> bool:
+        """Whether the instruction has the name of this file, and of hidden folders. Without a solution only of the one
+        that has the file: deeper ones have the work, such as branches.
         """
-        *folders, name = path.removeprefix(self._work).split("/")
-        if name not in words or any(one.startswith(".") and one not in words for one in folders):
-            return False
+        *folders, _ = path.removeprefix(self._work).split("/")
+        above = folders if self.has_solution else folders[-1:]
+        is_known = all(one in self.words for one in above if one.startswith("."))
+        return is_known and self._has_name(path, self.words)
+
+    def _has_name(self, path: str, words: Collection[str]) -> bool:
+        """Whether `words` have the name of this file: any word in the working directory, else as x.y."""
+        name = posixpath.basename(path)
         is_work = len(self._work) > 1 and path.startswith(self._work)
-        return is_work or (len(name) >= LEAST_NAME and "." in name)
+        return name in words and (is_work or (len(name) >= LEAST_NAME and "." in name))
 
     def speaks_of(self, path: str, *, whole: bool = False) -> bool:
         """Return whether the instruction has a folder above it, or a part of its name without an extension.
