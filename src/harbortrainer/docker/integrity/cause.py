@@ -21,7 +21,7 @@ _MADE_ANEW = re.compile(
 )
 PASSED_LINK = "link (removed)"  # among sockets: a symbolic one of a moment, of which nothing tells where it was
 _LOG = re.compile("/logs/(?:agent|artifacts)/")  # which the trainer fills, too
-_TESTS, _DEVICES = "/tests/", "/dev"
+_TESTS, _SYSTEM = "/tests/", ("/", "/dev")
 _MOST_PARENTS = 32
 
 
@@ -36,7 +36,7 @@ class Changed:
     of the policy made during verification. `named`: paths that verification did not open but may ask for by name;
     `told`: words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has
     a name. `accounts`: lists of accounts with new ones alone that are work. `is_same`: whether a file
-    has the image's content, and other rights or times alone.
+    has the image's content, and other rights or times alone. `first`: processes that ran before the agent acted.
     """
 
     changes: tuple[FileChange, ...] = ()
@@ -53,6 +53,7 @@ class Changed:
     is_new_name: Callable[[str], bool] = lambda _: False
     accounts: Collection[str] = ()
     is_same: Callable[[str], bool] = lambda _: False
+    first: Collection[int] = ()
 
 
 @dataclass
@@ -140,7 +141,7 @@ class _Judge:
             late=tuple(one for one in counts if one.path in self.changed.late),
             sockets=tuple(one for one in self.seen.sockets if not self._may_listen(one)),
             hooked=bool(tampered)
-            or _DEVICES in mounted
+            or any(one in mounted for one in _SYSTEM)
             or self._came_first(counts, rest)
             or self._is_no_service(living),
             may_be_work=any(self._may_be_work(one) for one in counts),
@@ -156,12 +157,19 @@ class _Judge:
         return {path for path in closed if posixpath.dirname(path) in places or self.asked.is_place(path)}
 
     def _matters(self, one: Process) -> bool:
-        """Whether it acted, or others meet what it holds, or its name alone, which no program of the image has."""
-        return one.ran or one.holds or (one.name in self.changed.told and self.changed.is_new_name(one.name))
+        """Whether it acted, others meet what it holds or closed, or verification looked at it."""
+        return one.ran or one.holds or self._is_seen(one) or any(str(port) in self.changed.told for port in one.ports)
+
+    def _is_seen(self, one: Process) -> bool:
+        """Whether verification listed processes, or opened files that tell of this one, which the agent started."""
+        opened = self.seen.opened
+        if one.pid in (0, *self.changed.first):
+            return False
+        return opened is None or "/proc" in opened or any(path.startswith(f"/proc/{one.pid}/") for path in opened)
 
     def _is_service(self, one: Process) -> bool:
         """Whether the task asks for it, and it did nothing to verification."""
-        if not self.asked.allows_process(one) or (one.ran and self.seen.unseen_memory):
+        if one.pid == 1 or not self.asked.allows_process(one) or (one.ran and self.seen.unseen_memory):
             return False
         return not any(self._is_told(name) for name in one.sockets if name.startswith("@"))
 
@@ -182,8 +190,11 @@ class _Judge:
         return free or self.asked.allows_socket(socket)
 
     def _is_asked(self, one: FileChange) -> bool:
-        """A folder's rights are asked for by a name only where no solution tells better."""
-        return self.asked.allows(one.path, by_name=not (one.shallow and self.asked.has_solution))
+        """Of a folder's rights and the image's programs a solution tells better than a name; no word asks for these."""
+        is_new = one.kind is ChangeKind.ADDED or one.path.startswith("/usr/local/")
+        own = one.path in self.changed.shadows or (is_program(one.path) and not is_new)
+        named = not (self.asked.has_solution and (own or one.shallow))
+        return self.asked.allows(one.path, by_path=named, by_name=named and not own)
 
     def _counts(self, one: FileChange, held: Collection[str]) -> bool:
         opened = self.seen.opened
@@ -213,8 +224,8 @@ class _Judge:
         if path in self.linked and not (self.asked.has_solution and (is_system(path) or is_of_user(path))):
             return one.kind is ChangeKind.ADDED
         beside = one.kind is ChangeKind.ADDED and path in self.changed.plain
-        if beside and self.asked.is_twin(path) and self.changed.is_new_name(PurePosixPath(path).name):
-            return True
+        if beside and self.asked.is_twin(path) and self.changed.is_new_name(name := PurePosixPath(path).name):
+            return name in self.asked.words or not self._is_before_work(path)
         if path in self.changed.packaged and (self.asked.installs or not self.asked.has_solution):
             return path in self.changed.about or not self._is_before_work(path)
         if not self.asked.has_solution:
