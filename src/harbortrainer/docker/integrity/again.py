@@ -126,7 +126,8 @@ class Again:
     def _told(self, seen: Seen, found: Survey, changed: set[str]) -> tuple[frozenset[str], frozenset[str]]:
         """Words that tell verification what to do, and changed paths that it did not open but that are among them."""
         task, closed = self._environment.task, changed.difference(seen.opened or ())
-        if task is None or not (closed or seen.sockets or seen.processes):
+        others = any(one.pid != 1 or one.ports for one in seen.processes)
+        if task is None or not (closed or seen.sockets or others):
             return frozenset(), frozenset()
         told, plain = words_of(task, seen, found.layer.of_image), found.plain
         named = (path for path in closed if not told.isdisjoint(names_of(path, found.made, short=path not in plain)))

@@ -120,8 +120,10 @@ class Asked:
         """
         *folders, _ = path.removeprefix(self._work).split("/")
         above = folders if self.has_solution else folders[-1:]
-        is_known = all(one in self.words for one in above if one.startswith("."))
-        return is_known and self._has_name(path, self.words)
+        if not all(one in self.words for one in above if one.startswith(".")):
+            return False
+        folder, name = posixpath.split(path)
+        return self._has_name(path, self.words) or (folder in self._named and name in self.words)
 
     def _has_name(self, path: str, words: Collection[str]) -> bool:
         """Whether `words` have the name of this file: any word in the working directory, else as x.y."""
@@ -147,6 +149,16 @@ class Asked:
     def is_place(self, path: str) -> bool:
         """Return whether it lies in the working directory, or in a folder that the instruction names."""
         return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._places)
+
+    def is_near(self, path: str) -> bool:
+        """Return whether another way than the solution's may need it: beside what that changes, or in a folder that the
+        instruction names. In the working directory itself, in /etc and in places of everybody lies too much else.
+        """
+        above = {posixpath.dirname(path)} & self._filled | self._named.intersection(
+            map(str, PurePosixPath(path).parents)
+        )
+        own = {one for one in above if not is_shared(one)} - {self._work.rstrip("/"), "/etc"}
+        return self.has_solution and bool(own) and not is_program(path) and not is_of_user(path)
 
     def is_twin(self, path: str) -> bool:
         """Return whether the solution makes a file of this name, elsewhere; not in /, where tools look for settings."""

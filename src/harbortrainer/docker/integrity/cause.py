@@ -77,8 +77,8 @@ class Causes:
     `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
     rest. `late`: the part of `changes` that processes of the policy made during verification.
     `processes`: unasked ones that ran; `services`: asked ones; `sockets`: on which these began to listen. `hooked`:
-    verification met it before any of the work, which the task's solution tells. `may_be_work`: the instruction of a
-    task without a solution hints at one.
+    verification met it before any of the work, which the task's solution tells. `may_be_work`: it may be another
+    way than the solution's, or the instruction of a task without a solution hints at it.
     """
 
     changes: tuple[FileChange, ...] = ()
@@ -130,6 +130,8 @@ class _Judge:
         counts = tuple(one for one in unasked if one.path in strange or self._counts(one, held))
         left = {one.path for one in unasked}
         tampered = tuple(one for one in self.seen.tampered if one != SIGNAL or not self.asked.signals)
+        first = self._first_of(counts)
+        is_near = self.asked.is_near(first)
         return Causes(
             counts,
             tuple(unasked),
@@ -142,9 +144,9 @@ class _Judge:
             sockets=tuple(one for one in self.seen.sockets if not self._may_listen(one)),
             hooked=bool(tampered)
             or any(one in mounted for one in _SYSTEM)
-            or self._came_first(counts, rest)
+            or (not is_near and self._came_first(first, rest))
             or self._is_no_service(living),
-            may_be_work=any(self._may_be_work(one) for one in counts),
+            may_be_work=is_near or any(self._may_be_work(one) for one in counts),
         )
 
     def _served(self) -> set[str]:
@@ -285,11 +287,13 @@ class _Judge:
         return {name for one in self.seen.processes if self.asked.allows_process(one) for name in one.sockets}
 
     def _is_asked_by_tests(self, one: FileChange) -> bool:
-        """Whether the tests name a file, and none but they and programs that start no others opened it.
+        """Whether the tests name a file, or the image has it, and none but they and programs that start no others
+        opened it.
 
         What runs the tests, or other programs, reads its settings first. Rights alone are nobody's settings.
         """
-        if one.path in self.changed.plain and self.asked.is_tested(one.path):
+        of_image = one.kind is ChangeKind.CHANGED and "/." not in one.path
+        if one.path in self.changed.plain and (of_image or self.asked.is_tested(one.path)):
             readers = self.seen.readers.get(one.path, ())
             all_known = 0 < len(readers) < MOST_READERS
             return all_known and all(self._is_of_tests(reader, one.path) for reader in readers)
@@ -359,14 +363,17 @@ class _Judge:
         """Whether something goes on running although neither the solution nor the instruction wants that."""
         return bool(living) and self.asked.has_solution and not self.asked.runs
 
-    def _came_first(self, met: Iterable[FileChange], allowed: Iterable[str]) -> bool:
-        """Whether verification opened something unasked before any of the work, which a solution tells."""
-        opened = self.seen.opened
-        if opened is None or not self.asked.has_solution:
-            return False
-        hooks = [opened[one.path] for one in met if one.path in opened and one.path not in self.changed.about]
-        work = [opened[path] for path in allowed if path in opened]
-        return bool(hooks) and min(hooks) < min(work, default=len(opened))
+    def _came_first(self, met: str, allowed: Iterable[str]) -> bool:
+        """Whether verification opened `met` before any of the work, which a solution tells."""
+        opened = self.seen.opened or {}
+        work = (opened[path] for path in allowed if path in opened)
+        return bool(met) and self.asked.has_solution and opened[met] < min(work, default=len(opened))
+
+    def _first_of(self, met: Iterable[FileChange]) -> str:
+        """What verification opened first of these; "" = none, or no order is known."""
+        opened = self.seen.opened or {}
+        paths = (one.path for one in met if one.path in opened and one.path not in self.changed.about)
+        return min(paths, key=opened.__getitem__, default="")
 
 
 def causes_of(changed: Changed, seen: Seen, asked: Asked) -> Causes:
