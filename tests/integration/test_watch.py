@@ -109,7 +109,7 @@ async def test_without_a_living_process_nothing_is_traced(environment: DockerEng
     assert enabled and "1" not in "".join(enabled)
 
 
-# Each process lives for a millisecond: what is listed has ended when it is looked at.
+# Each process lives for a millisecond: what is listed has ended when it is looked at, or is ending.
 CHAIN = """import os, time
 open("/app/begun", "w").close()
 while True:

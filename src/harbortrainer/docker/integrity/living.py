@@ -61,13 +61,14 @@ _ENDED = Process("", 0, "(ended)", -1, ports=[], writes=[], sockets=[])
 
 class Look:
     """One look at processes of a container. `complete`: nothing was left out, and no file is open unlisted.
+    `has_dead`: one was ending, or nobody has waited for it.
 
     `processes` has one of number ENDED for all that ended before they could be looked at.
     """
 
     def __init__(self, first: int, pids: Iterable[int]) -> None:
         """`first`: PID 1, as this machine numbers it."""
-        self.complete = True
+        self.complete, self.has_dead = True, False
         self._threads, self._files = MOST_THREADS, MOST_FILES
         self._first = first
         self._listening: dict[str, int | str] | None = None
@@ -87,6 +88,7 @@ class Look:
             raise ProcessLookupError
         threads = working_threads(pid, self._threads + 1)
         if not threads:
+            self.has_dead = True
             return
         self._locks = False
         sockets, writes = self._open_files(pid, threads)
@@ -348,7 +350,13 @@ def settled(container: Mapping[str, Any]) -> Look:
 
 
 def _taken(container: Mapping[str, Any]) -> Look:
-    pids = listed_of(container["pid"]) or pids_of(container["pid"])
-    look = Look(container["pid"], set(pids).difference(container["kept"]))
+    pids = _listed(container)
+    look = Look(container["pid"], pids.difference(container["kept"]))
     look.complete &= len(pids) < MOST_PROCESSES
+    if look.has_dead and not pids.issuperset(_listed(container)):  # each may live until it has started its successor
+        look.processes[ENDED] = _ENDED
     return look
+
+
+def _listed(container: Mapping[str, Any]) -> set[int]:
+    return set(listed_of(container["pid"]) or pids_of(container["pid"]))
