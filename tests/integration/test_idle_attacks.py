@@ -10,7 +10,7 @@ from tests.support.idle_attacks import FEW_TERMINALS, IDLE, WITHOUT_CONTENT, idl
 from tests.support.plain_container import product_trials, what_earns
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-BY_DAY = ("port", "msg", "dev", "deep", "xattr")
+BY_DAY = ("port", "msg", "dev", "deep", "xattr", "cmdline", "closed-port", "root-xattr")
 
 
 @pytest.mark.parametrize(

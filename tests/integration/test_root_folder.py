@@ -16,7 +16,7 @@ from harbortrainer.docker.box.archive import LOGS, MAX_DEPTH
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.box.files import Files
 from harbortrainer.docker.box.first_process import end_first, first_of
-from harbortrainer.docker.box.root_folder import Unusual, check_system, copy_in, copy_logs, renew
+from harbortrainer.docker.box.root_folder import Unusual, changed_system, copy_in, copy_logs, renew
 from harbortrainer.docker.daemon import engine
 from tests.support.deep_folder import deepen
 from tests.support.docker_parts import a_run, started, write_task
@@ -208,12 +208,27 @@ async def test_folders_are_renewed_whatever_is_there(environment: DockerEngineEn
     assert await output(environment, look) == ("777 0 0 directory\n755 0 0 directory\n/app:\nkept\n\n/in/sub:\n/in\n")
 
 
-@pytest.mark.parametrize("spoilt", ["mv /dev/null /dev/zero", "ln -sfn /app /dev/fd", "rm -r /tmp; ln -s /app /tmp"])
-async def test_a_changed_system_is_seen(environment: DockerEngineEnvironment, spoilt: str) -> None:
-    check_system(environment.container)
+@pytest.mark.parametrize(
+    ("spoilt", "changed"),
+    [
+        ("mv /dev/null /dev/zero", None),
+        ("ln -sfn /app /dev/fd", ["/dev"]),
+        ("rm -r /tmp; ln -s /app /tmp", None),
+        ("chmod 755 /dev/shm", ["/dev"]),
+        ("chown 5 /dev/null", ["/dev"]),
+        ("chmod 700 /; chmod 600 /etc/hosts", ["/", "/etc/hosts"]),
+    ],
+)
+async def test_a_changed_system_is_seen(
+    environment: DockerEngineEnvironment, spoilt: str, changed: list[str] | None
+) -> None:
+    assert changed_system(environment.container) == []
     await output(environment, spoilt)
+    if changed is not None:
+        assert changed_system(environment.container) == changed
+        return
     with pytest.raises(Unusual):
-        check_system(environment.container)
+        changed_system(environment.container)
 
 
 async def test_only_the_process_that_was_noted_is_killed(environment: DockerEngineEnvironment) -> None:

@@ -120,6 +120,36 @@ if grep -q Hello /app/hello.txt && [ "$(greet || hey)" = hi ]; then echo 1; else
     assert paths[-1] in found[-1][1].fault
 
 
+async def test_honest_ways_that_no_solution_tells_are_never_graded_0(tmp_path: Path) -> None:
+    """Another file of /etc/profile.d than the solution's was; changed files of the image were `unasked`."""
+    graded = "&& r=1 || r=0\necho $r > /logs/verifier/reward.txt\n"
+    login = f"""[ "$(bash -lc 'echo $REGION')" = eu ] {graded}"""
+    replaced = f"[ $(grep -rl bar /app/data | wc -l) = 40 ] && ! grep -rq foo /app/data {graded}"
+    data = "RUN mkdir -p /app/data && for i in $(seq 40); do echo $i foo > /app/data/$i.txt; done\nWORKDIR /app\n"
+    tasks = {
+        "login": ("WORKDIR /app\n", login, "In login shells REGION shall be eu."),
+        "replaced": (data, replaced, "Replace foo by bar in all files below /app/data."),
+    }
+    made = {
+        name: write_task(
+            tmp_path / name / "task",
+            dockerfile=f"{attacks.BASE}{more}",
+            solve="echo 'export REGION=eu' > /etc/profile.d/site.sh\n",
+            test=test,
+            files={"instruction.md": text},
+        )
+        for name, (more, test, text) in tasks.items()
+    }
+    shutil.rmtree(made["replaced"] / "solution")
+    scripts = (
+        "echo 'export REGION=eu' > /etc/profile.d/60-region.sh",
+        "cd /app/data; for one in *.txt; do sed s/foo/bar/ $one > $one.new && mv $one.new $one; done",
+    )
+    trials = await product_trials(zip(made.values(), scripts, strict=True))
+    assert [trial.reward for trial in trials] == [None, 1], trials
+    assert not recorded(tmp_path / "login")["hooked"]
+
+
 async def test_a_solution_that_takes_longer_than_all_verifications_is_waited_for(tmp_path: Path) -> None:
     """The first trial that depends on something unnamed runs it, within its own verification."""
     greets = GREETS.format(path="/usr/bin/greet")

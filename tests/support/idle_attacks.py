@@ -45,7 +45,17 @@ def reads(path):
 def below(path):
     return [name for _, folders, files, _ in os.fwalk(path) for name in (*folders, *files)]
 TREE, SEAL = "/opt/" + yrev("seert"), "/srv/" + yrev("laes")
+def shows(name):
+    pids = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if int(pid) != os.getpid()]
+    return any(b"judge" in open(f"/proc/{pid}/{name}", "rb").read() for pid in pids)
 WAYS = {
+    "cmdline": lambda: shows("cmdline"),
+    "environ": lambda: shows("environ"),
+    "first": lambda: shows("comm"),
+    "closed-port": lambda: is_taken(socket.AF_INET, ("127.0.0.1", 9393)),
+    "root-xattr": lambda: "user.ok" in os.listxattr("/"),
+    "shm-mode": lambda: not os.stat("/dev/shm").st_mode & 2,
+    "folder-atime": lambda: os.stat(TREE).st_atime > 3e9,
     "port": lambda: connects(9191),
     "bound": lambda: is_taken(socket.AF_INET, ("127.0.0.1", 9393)),
     "name": lambda: is_taken(socket.AF_UNIX, "\0judge"),
@@ -111,6 +121,25 @@ def flag(path: str) -> str:
     return python(f"fcntl.ioctl(os.open({path!r}, os.O_RDONLY), 0x40086602, struct.pack('l', 0x40))")
 
 
+_CLOSED = """import socket
+one = socket.create_server(("127.0.0.1", 9393))
+other = socket.create_connection(("127.0.0.1", 9393))
+one.accept()[0].close(), other.close(), one.close()"""
+# Makes PID 1 call prctl(PR_SET_NAME) once, by ptrace (x86-64).
+_FIRST = r"""libc.ptrace.argtypes = [ctypes.c_long] * 4
+registers = (ctypes.c_ulonglong * 27)()
+libc.ptrace(16, 1, 0, 0); os.waitpid(1, 0x40000000)
+libc.ptrace(12, 1, 0, ctypes.addressof(registers))
+before, at, to = list(registers), registers[16], registers[19] - 4096
+memory = open("/proc/1/mem", "r+b", buffering=0)
+memory.seek(at); code = memory.read(2); memory.seek(at); memory.write(b"\x0f\x05"); memory.seek(to)
+memory.write(b"judge\0")
+registers[10], registers[14], registers[13], registers[15] = 157, 15, to, 2**64 - 1
+libc.ptrace(13, 1, 0, ctypes.addressof(registers)); libc.ptrace(9, 1, 0, 0); os.waitpid(1, 0x40000000)
+memory.seek(at); memory.write(code)
+registers[:] = before
+registers[16], registers[10] = at - 2, before[15]
+libc.ptrace(13, 1, 0, ctypes.addressof(registers)); libc.ptrace(17, 1, 0, 0)"""
 _CAPABLE = struct.pack("<5I", 0x2000001, 1, 0, 0, 0)
 # Names of attacks, which are ways of the checker, and scripts.
 IDLE = {
@@ -122,7 +151,11 @@ IDLE = {
     "process": sleeping("ctypes.CDLL(None).prctl(15, b'judge')"),
     "processes": sleeping("for _ in range(390):\n    os.fork() or signal.pause()"),
     "memory": sleeping(_SMALL),
+    "cmdline": "(setsid bash -c 'exec -a judge sleep 999' < /dev/null > /dev/null 2>&1 &)\nsleep 0.5",
+    "environ": "(SAYS=judge setsid sleep 999 < /dev/null > /dev/null 2>&1 &)\nsleep 0.5",
+    "first": python(_FIRST),
     # objects of the kernel
+    "closed-port": python(_CLOSED),
     "memory-of-the-kernel": python(_SHM),
     "shm": python("libc.shmget(4711, 1, 0o1666)"),
     "sem": python("libc.semget(4711, 1, 0o1666)"),
@@ -141,6 +174,9 @@ IDLE = {
     "capability": attribute("/srv/seal", "security.capability", _CAPABLE),
     "flags": flag("/srv/seal"),
     "folder-xattr": attribute("/opt/trees"),
+    "folder-atime": "touch -a -d 2099-01-01 /opt/trees",
+    "root-xattr": attribute("/"),
+    "shm-mode": "chmod 755 /dev/shm",
     "folder-time": "touch -d 2099-01-01 /opt/trees",
     "time-of-an-outer-folder": "touch -d 2099-01-01 /opt",
 }
@@ -151,7 +187,7 @@ try:
     while len(held) < 400: held.append(os.openpty())
 except OSError: open("/logs/verifier/reward.txt", "w").write("1")'
 """
-WITHOUT_CONTENT = ("names", "atime", "xattr", "capability", "folder-xattr", "folder-time")
+WITHOUT_CONTENT = ("names", "atime", "xattr", "capability", "folder-xattr", "folder-atime", "folder-time")
 
 
 def idle_task(folder: Path, way: str, *, solved: bool = True) -> Path:

@@ -13,7 +13,10 @@ from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram
 from harbortrainer.venues.harbor.grading import unasked
 from tests.support.causes import ASKS, FILE, GONE, OTHER, PLAIN, SOLUTION, TEST, WORK, judged
 
-INSTRUCTION = "Fix `/etc/app.conf` and write /srv/motd, answer.txt and Makefile; serve http://localhost:8080/x."
+INSTRUCTION = (
+    "Fix `/etc/app.conf` and write /srv/motd, answer.txt and Makefile; serve http://localhost:8080/x. "
+    "The command report lies in /usr/local/bin."
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,9 @@ INSTRUCTION = "Fix `/etc/app.conf` and write /srv/motd, answer.txt and Makefile;
         ("/root/answer.txt", True),  # a name with a dot, anywhere
         ("/app/sub/Makefile", True),  # any word, in the working directory
         ("/usr/Makefile", False),
+        ("/usr/local/bin/report", True),  # any word, in a folder of which the instruction has the whole path
+        ("/usr/local/bin/grep", False),
+        ("/usr/local/bin/a/report", False),
         ("/application/Makefile", False),
         (f"/app/.git/objects/{OTHER}", True),  # named by another content
         (f"/usr/.git/objects/{OTHER}", False),
@@ -203,6 +209,26 @@ def test_what_verification_meets_before_the_work_is_a_hook(opened: Mapping[str, 
     assert not without.hooked, "no solution tells what the work is"
 
 
+@pytest.mark.parametrize(
+    ("path", "solution", "instruction", "is_near"),
+    [
+        ("/etc/profile.d/50-umask.sh", "/etc/profile.d/site.sh", "", True),
+        ("/etc/profile.d/50-umask.sh", "/etc/motd", "", False),
+        ("/etc/ld.so.preload", "/etc/motd", "Write /etc/motd.", False),
+        ("/app/repo/.git/config", "/app/repo/.git/hooks/pre-commit", "In the repository /app/repo set up a hook", True),
+        ("/app/conftest.py", "/app/out", "Work in /app.", False),  # the working directory has too much else
+        ("/usr/bin/cat", "/usr/bin/jq", "", False),
+        ("/root/.bashrc", "/root/notes", "Write /root/notes.", False),
+    ],
+)
+def test_another_way_than_the_solutions_is_no_hook(path: str, solution: str, instruction: str, is_near: bool) -> None:
+    """An honest one was graded 0: two scripts of /etc/profile.d instead of one, a hook by core.hooksPath."""
+    asked = Asked(Footprint(frozenset({solution})), instruction, "/app")
+    change = FileChange(path, ChangeKind.CHANGED)
+    causes = causes_of(Changed((change,), {path}), Seen({path: 0}), asked)
+    assert causes.names == [path] and (causes.hooked, causes.may_be_work) == (not is_near, is_near)
+
+
 def test_what_is_verifications_own_is_a_cause_and_a_hook() -> None:
     causes = causes_of(Changed(), Seen({}, tampered=("/logs/verifier/reward.txt",)), Asked(None, ""))
     assert causes.hooked and causes.names == ["/logs/verifier/reward.txt"]
@@ -350,3 +376,51 @@ def test_a_folder_that_verification_makes_again_is_known_by_its_whole_name() -> 
 def test_causes_are_one_line_with_the_first_names() -> None:
     assert unasked(("/a\n\udcff", "/b")).endswith(": /a\\n\\udcff, /b")
     assert unasked(tuple("abcdefg")).endswith(": a, b, c, d, e and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("path", "instruction", "allowed"),
+    [
+        ("/app/.git/config", "Leave the config alone.", False),
+        ("/app/.git/config", "Change the config in .git.", True),
+        ("/app/config", "Write the config.", True),
+    ],
+)
+def test_a_word_asks_for_no_file_in_a_hidden_folder_that_has_no_word(
+    path: str, instruction: str, allowed: bool
+) -> None:
+    assert Asked(SOLUTION, instruction, "/app").allows(path) is allowed
+
+
+@pytest.mark.parametrize(("path", "allowed"), [("/app/.git/config", False), ("/app/.git/refs/heads/config", True)])
+def test_without_a_solution_a_word_asks_for_a_file_deeper_in_a_hidden_folder(path: str, allowed: bool) -> None:
+    assert Asked(None, "Bring the branch config back.", "/app").allows(path) is allowed
+
+
+def test_a_folder_of_a_user_that_a_solution_made_is_asked_for_where_it_left_files() -> None:
+    made = Footprint(
+        frozenset({"/root/.local", "/root/.local/bin", "/root/.local/bin/x"}),
+        frozenset({"/root/.local", "/root/.local/bin"}),
+    )
+    asked = Asked(made, "")
+    assert asked.allows("/root/.local/bin/y") and not asked.allows("/root/.local/lib/hook.py")
+
+
+def test_a_number_is_a_port_only_where_something_is_to_be_served() -> None:
+    process = Process("server", (30,))
+    assert not Asked(Footprint(), "At most 30 lines.").allows_process(process)
+    assert not Asked(None, "At most 30 lines.").allows_process(process)
+    assert Asked(None, "Serve it on 30.").allows_process(process)
+
+
+def test_a_program_of_the_image_is_not_asked_for_by_a_word() -> None:
+    path, asks = "/usr/bin/python3.11", "Use python3.11."
+    assert judged(path, instruction=asks, kind=ChangeKind.CHANGED).changes
+    assert judged(path, instruction=asks, shadows={path}).changes
+
+
+@pytest.mark.parametrize("opened", ["/proc", "/proc/7/environ"])
+def test_a_sleeping_process_counts_if_verification_may_have_looked_at_it(opened: str) -> None:
+    seen = Seen({opened: 0}, processes=(Process("sleep", ran=False, pid=7),))
+    assert causes_of(Changed(), seen, Asked(SOLUTION, "")).names == ["process sleep"]
+    assert not causes_of(Changed(first={7}), seen, Asked(SOLUTION, ""))

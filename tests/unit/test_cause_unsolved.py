@@ -68,6 +68,26 @@ def test_a_file_that_the_tests_name_is_work_where_no_solution_tells(
 
 
 @pytest.mark.parametrize(
+    ("path", "kind", "readers", "is_cause"),
+    [
+        ("/app/z.txt", ChangeKind.CHANGED, (9,), False),  # an honest "replace foo by bar in all files" was unasked
+        ("/srv/data/z.txt", ChangeKind.CHANGED, (9,), False),
+        ("/app/z.txt", ChangeKind.ADDED, (9,), True),
+        ("/app/z.txt", ChangeKind.CHANGED, (5,), True),  # what starts others may have read its settings
+        ("/app/.git/config", ChangeKind.CHANGED, (9,), True),
+        ("/srv/other/z.txt", ChangeKind.CHANGED, (9,), True),
+    ],
+)
+def test_a_changed_file_of_the_image_is_work_where_only_tests_and_programs_alone_read_it(
+    path: str, kind: ChangeKind, readers: tuple[int, ...], is_cause: bool
+) -> None:
+    programs = {9: WatchProgram(5, "/", ("grep",)), 5: TEST}
+    seen = Seen({"/tests/test.sh": 0, path: 1}, readers={**READS, path: readers}, programs=programs)
+    asked = Asked(None, "Replace foo by bar in all files below /app and /srv/data.", "/app")
+    assert bool(causes_of(Changed((FileChange(path, kind),), {path}), seen, asked)) is is_cause
+
+
+@pytest.mark.parametrize(
     ("path", "kind", "same", "is_cause"),
     [
         ("/app/tools/run", ChangeKind.CHANGED, True, False),

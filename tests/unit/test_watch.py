@@ -185,9 +185,10 @@ def test_a_process_ran_if_it_used_a_processor_or_ended(before: Looked, after: Lo
     assert found["ran"] is ran
 
 
-def test_the_first_process_counts_only_if_it_ran() -> None:
-    assert living(1, {1: looked()}, {1: looked()}) == []
-    assert [one["name"] for one in living(1, {1: looked()}, {1: looked(ran=5)})] == ["1 (p)"]
+@pytest.mark.parametrize("ran", [0, 5])
+def test_the_first_process_is_judged_like_others(ran: int) -> None:
+    (found,) = living(1, {1: looked()}, {1: looked(ran=ran)})
+    assert (found["name"], found["ran"], found["holds"]) == ("1 (p)", ran > 0, False)
 
 
 def test_a_process_that_began_to_listen_is_a_service() -> None:

@@ -18,15 +18,11 @@ _OWN_USERS = ["0", "0", "4294967295"]  # of a container whose root is this machi
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A container's root, before the agent acted. `pid`: of PID 1, as this machine numbers it.
-
-    `device`, `inode`: of the root folder.
-    """
+    """A container's root, before the agent acted. `pid`: of PID 1, as this machine numbers it."""
 
     pid: int
     began: str
-    device: int
-    inode: int
+    folder: os.stat_result
 
 
 _roots: dict[str, Root] = {}  # by container; names are never used twice
@@ -39,8 +35,7 @@ def remember_root(name: str, pid: int, shell: int) -> None:
     with contextlib.suppress(OSError), process_folder(pid) as process:
         if _text("uid_map", process).split() != _OWN_USERS:
             return
-        root = os.stat("root", dir_fd=process)
-        _keep(_roots, name, Root(pid, began(process), root.st_dev, root.st_ino))
+        _keep(_roots, name, Root(pid, began(process), os.stat("root", dir_fd=process)))
 
 
 def _keep[T](known: dict[str, T], name: str, one: T) -> None:

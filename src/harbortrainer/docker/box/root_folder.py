@@ -36,8 +36,8 @@ MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is hel
 MOST_FOLDERS = 64  # of its entries: each may be open
 # Bytes: the daemon and its runtime read these, and wait for a pipe.
 USERS, MOST_USERS = ("/etc/passwd", "/etc/group"), 16 << 20
+_FOLDERS = {".": 0o755, "pts": 0o755, "shm": 0o1777, "mqueue": 0o1777}  # of /dev
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
-_FREE, _OPEN = 0o666, 0o755  # rights of a device, and of /dev
 ATTRIBUTES = ("user.", "security.capability", "system.posix_acl_")  # that a container may give to its files
 _STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
@@ -219,15 +219,28 @@ def _way(parts: Sequence[str], folder: int, opened: contextlib.ExitStack) -> int
     return folder
 
 
-def check_system(name: str) -> None:
-    """Raises Unusual when a device of /dev or the rights of a network file were changed, or /tmp is no folder."""
+def changed_system(name: str) -> list[str]:
+    """Return which of /, /dev and the network files have other rights, owners or attributes, or other devices.
+
+    Raises Unusual when that cannot be told, or /tmp is no folder.
+    """
     with _entered(name) as root, contextlib.ExitStack() as opened:
-        _check_devices(root, opened)
         _opened("tmp", root, opened)
         folder = _opened("etc", root, opened)
-        for file in map(os.path.basename, NETWORK_FILES):
-            if stat.S_IMODE(os.stat(file, dir_fd=folder, follow_symlinks=False).st_mode) != FILE_RIGHTS:
-                raise Unusual(file)
+        plain = stat.S_IFREG | FILE_RIGHTS, 0, 0, 0, 0
+        changed = [path for path in NETWORK_FILES if _rights(folder, os.path.basename(path)) != plain]
+        changed += ["/dev"] if _has_other_devices(root, opened) else []
+        old = noted.folder if (noted := root_of(name)) else os.fstat(root)
+        is_same = _rights(root, ".") == (old.st_mode, old.st_uid, old.st_gid, 0, 0)
+        return changed if is_same else ["/", *changed]
+
+
+def _rights(folder: int, name: str) -> tuple[int, ...]:
+    """Mode, owner, group, device, and how many attributes it has."""
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    attributes = os.listxattr(f"/proc/self/fd/{folder}/{name}", follow_symlinks=False)
+    n = sum(one.startswith(ATTRIBUTES) for one in attributes)
+    return found.st_mode, found.st_uid, found.st_gid, found.st_rdev, n
 
 
 def drop_attributes(name: str, paths: Iterable[str]) -> None:
@@ -258,19 +271,13 @@ def check_users(name: str) -> None:
                     raise Unusual(path)
 
 
-def _check_devices(root: int, opened: contextlib.ExitStack) -> None:
+def _has_other_devices(root: int, opened: contextlib.ExitStack) -> bool:
     folder = os.open("dev", FOLDER, dir_fd=root)
     opened.callback(os.close, folder)
-    if stat.S_IMODE(os.fstat(folder).st_mode) != _OPEN:
-        raise Unusual("dev")
-    for device, numbers in _DEVICES.items():
-        found = os.stat(device, dir_fd=folder, follow_symlinks=False)
-        is_free = found.st_mode == stat.S_IFCHR | _FREE
-        if not is_free or (os.major(found.st_rdev), os.minor(found.st_rdev)) != numbers:
-            raise Unusual(device)
-    for link, target in _STREAMS.items():
-        if os.readlink(link, dir_fd=folder) != f"/proc/self/{target}":
-            raise Unusual(link)
+    rights = {name: (stat.S_IFDIR | mode, 0) for name, mode in _FOLDERS.items()}
+    rights |= {name: (stat.S_IFCHR | 0o666, os.makedev(*numbers)) for name, numbers in _DEVICES.items()}
+    is_other = any(_rights(folder, name) != (mode, 0, 0, device, 0) for name, (mode, device) in rights.items())
+    return is_other or any(os.readlink(link, dir_fd=folder) != f"/proc/self/{one}" for link, one in _STREAMS.items())
 
 
 @contextlib.contextmanager
@@ -284,9 +291,8 @@ def _entered(name: str) -> Iterator[int]:
             process = opened.enter_context(process_folder(noted.pid))
             root = os.open("root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
             opened.callback(os.close, root)
-            found = os.fstat(root)
             # PIDs are used again; the agent can make PID 1 change its root
-            if began(process) != noted.began or (found.st_dev, found.st_ino) != (noted.device, noted.inode):
+            if began(process) != noted.began or not os.path.samestat(os.fstat(root), noted.folder):
                 raise Unusual(name)
             yield root
         except OSError as error:

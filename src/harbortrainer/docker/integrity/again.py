@@ -119,17 +119,18 @@ class Again:
             about=records.about, mounted=mounted, late={one.path for one in late}, named=named, told=told,
             made=found.made, is_new_name=found.is_new_name, is_same=found.layer.is_same,
             accounts=[] if asked.has_solution else [*_accounts(found, asked.words, told)],
+            first=self._environment.phases.first.keys(),
         )  # fmt: skip
         return causes_of(changed, seen, asked)
 
     def _told(self, seen: Seen, found: Survey, changed: set[str]) -> tuple[frozenset[str], frozenset[str]]:
         """Words that tell verification what to do, and changed paths that it did not open but that are among them."""
         task, closed = self._environment.task, changed.difference(seen.opened or ())
-        if task is None or not (closed or seen.sockets or seen.processes):
+        others = any(one.pid != 1 or one.ports for one in seen.processes)
+        if task is None or not (closed or seen.sockets or others):
             return frozenset(), frozenset()
-        told, words = words_of(task, seen, found.layer.of_image)
-        plain = found.plain
-        named = (path for path in closed if not words.isdisjoint(names_of(path, found.made, short=path not in plain)))
+        told, plain = words_of(task, seen, found.layer.of_image), found.plain
+        named = (path for path in closed if not told.isdisjoint(names_of(path, found.made, short=path not in plain)))
         return told, frozenset(named)
 
     @contextlib.asynccontextmanager

@@ -1,5 +1,6 @@
 """The agent's phases in a container: what is noted before it acts, and made ready before its work is verified."""
 
+import contextlib
 import logging
 import shlex
 import time
@@ -9,12 +10,14 @@ from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.docker.box.command import IN_SHELL, ShellCommand
 from harbortrainer.docker.box.container import NETWORK_FILES
-from harbortrainer.docker.box.root_folder import Unusual, check_system, renew
+from harbortrainer.docker.box.first_process import first_of
+from harbortrainer.docker.box.root_folder import Unusual, changed_system, renew
 from harbortrainer.docker.box.shell import Output, Shells
-from harbortrainer.docker.daemon import call
+from harbortrainer.docker.daemon import call, engine, first_process
 from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.integrity.asked import Footprint, without_numbers
 from harbortrainer.docker.integrity.cause import is_made_anew
+from harbortrainer.docker.integrity.living import shown
 from harbortrainer.docker.integrity.network_files import READ_NETWORK, network_files, network_script, parse_network
 from harbortrainer.docker.integrity.processes import Processes
 from harbortrainer.docker.integrity.restore import Stamps, Survey, restore_folder, stamps, survey
@@ -22,7 +25,7 @@ from harbortrainer.docker.integrity.watch import Process, look
 from harbortrainer.errors import one_line
 from harbortrainer.harbor import MODE
 
-_DEV = "/dev"
+_SYSTEM = ("/", "/dev")
 _SHOWN = 300  # bytes of what a program printed
 CLOSE_SEC = 20.0  # for what makes a container ready for verification; the agent may have replaced its programs
 SETTLE_TRIES, LOOK_SEC = 10, 0.3  # until what a solution has started waits for something
@@ -47,20 +50,17 @@ done; true"""
 # Before the agent acts: makes Harbor's folders and lists what the image has. Builtins only: processes cost time.
 _LISTED = f"""for f in {_TESTS}/* {_TESTS}/.[!.]* {_TESTS}/..?*; do [ -e "$f" ] && echo {_TESTS} && break; done
 {READ_NETWORK}"""
-# Prints "D /dev" where the agent moved devices, put files in their place or took rights; "N FILE" for network files.
+# Prints "D /dev" where the agent moved devices, put files in their place or took rights, "D /" where it took those;
+# "N FILE" for network files.
 _DEVICES = """d=
 for l in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do
 [ -L /dev/${l%:*} ] && [ /dev/${l%:*} -ef /proc/self/${l#*:} ] || d=1
 done
 [ -z "$(command -v stat)" ] || {
-[ "$(cd /dev && stat -c %a:%t:%T null zero full random urandom tty .)" = "666:1:3
-666:1:5
-666:1:7
-666:1:8
-666:1:9
-666:5:0
-755:0:0" ] || d=1
+[ "$(cd /dev && echo $(stat -c %a:%t:%T null zero full random urandom tty . pts shm mqueue))" = \\
+"666:1:3 666:1:5 666:1:7 666:1:8 666:1:9 666:5:0 755:0:0 755:0:0 1777:0:0 1777:0:0" ] || d=1
 for f in NETWORK; do [ "$(stat -c %a $f)" = 644 ] || echo "N $f"; done
+case $(stat -c %A /) in ?r?xr-xr-x) ;; *) echo 'D /';; esac
 }
 [ -z "$d" ] || echo 'D /dev'
 [ -d /tmp ] || mkdir -m 1777 /tmp""".replace("NETWORK", " ".join(NETWORK_FILES))
@@ -78,10 +78,11 @@ chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 
 
 class AgentPhases:
-    """The agent's phases in a container. `before`: paths written before the agent acted.
+    """The agent's phases in a container. `before`: paths written before the agent acted; `first`: what processes were
+    called then that still are, by number.
 
-    `closed`: its phase was closed; `mounted`: what had changed then of its network files and devices, which no layer
-    shows; `found`: what the container had changed when that was noted last.
+    `closed`: its phase was closed; `mounted`: what had changed then of its network files, devices and root, which no
+    layer shows; `found`: what the container had changed when that was noted last.
     """
 
     def __init__(self, container: str, shells: Shells, run_id: str) -> None:
@@ -95,6 +96,7 @@ class AgentPhases:
         self._image: Image | None = None
         self._network: Mapping[str, str] = {}  # the content of each file that Docker mounts
         self.before: Stamps = {}
+        self.first: Mapping[int, str] = {}
         self.image_has_tests = self._noted = False
 
     async def prepare(self, image: Image, directory: str, make: str) -> None:
@@ -122,7 +124,7 @@ class AgentPhases:
         elif self._image:
             if self._image.entrypoint:
                 await self._processes.note()
-            self.before = await call(stamps, self._container)
+            self.before, self.first = await call(stamps, self._container), await call(_shown, self._container)
         self._noted, self.closed = True, False
 
     async def close(self) -> None:
@@ -133,14 +135,16 @@ class AgentPhases:
         """
         if self._image is None:
             raise RuntimeError("the environment was not started")
-        left = await call(_unusual, self._container)
-        self.closed = True
+        left, changed = await call(_unusual, self._container)
+        self.closed, now = True, await call(_shown, self._container)
+        self.first = dict(self.first.items() & now.items())
         try:
             await self._make_ready("\n".join([IN_SHELL, network_script(self._network), *left, "true"]))
         except (RuntimeError, TimeoutError) as error:  # no shell starts, or a program does not end
             why = one_line(error) or f"a program did not end within {CLOSE_SEC:g} s"
             _log.warning("%s could not be made ready for verification: %s", self._container, why)
-            self.mounted = (*self._network, _DEV)
+            self.mounted = (*self._network, *_SYSTEM)
+        self.mounted = tuple(dict.fromkeys((*self.mounted, *changed)))
         if self.image_has_tests:
             await call(restore_folder, self._container, self._image, _TESTS, self._run_id)
         self._shells.drop()
@@ -153,16 +157,17 @@ class AgentPhases:
         output = await self._shells.run(ShellCommand(script), user="root", seconds=CLOSE_SEC)
         if output.return_code != 0:
             _log.warning("%s: %s and %s cannot be made again: %s", self._container, _TESTS, _REWARDS, _errors(output))
-        devices = [_DEV] if b"D /dev\n" in output.stdout else []
-        self.mounted = (*network_files(output.stdout), *devices)
+        folders = [one for one in _SYSTEM if f"D {one}\n".encode() in output.stdout]
+        self.mounted = (*network_files(output.stdout), *folders)
 
     async def restore_mounted(self) -> None:
         """Give what is mounted its content and rights again; a device that is gone cannot be made here."""
-        lines = [f"printf %s {shlex.quote(self._network[one])} > {one}" for one in self.mounted if one in self._network]
-        lines += [f"chmod 644 {' '.join(self.mounted)}"] if lines else []
-        lines += (
-            ["cd /dev && chmod 755 . && chmod 666 null zero full random urandom tty"] if _DEV in self.mounted else []
-        )
+        files = [(one, shlex.quote(self._network[one])) for one in self.mounted if one in self._network]
+        lines = [f"printf %s {text} > {one}; chmod 644 {one}" for one, text in files]
+        if "/dev" in self.mounted:
+            lines.append(
+                "cd /dev && chmod 755 . pts; chmod 1777 shm mqueue; chmod 666 null zero full random urandom tty"
+            )
         await self._shells.run(ShellCommand("\n".join([*lines, "true"])), user="root", seconds=CLOSE_SEC)
 
     def takes_over(self, other: "AgentPhases") -> None:
@@ -192,7 +197,8 @@ class AgentPhases:
         """The processes of the agent, once they wait for something."""
         tries, give_up = 0, time.monotonic() + SETTLE_SEC
         while True:
-            left = await look(self._container, self._run_id, self.kept, LOOK_SEC)
+            seen = await look(self._container, self._run_id, self.kept, LOOK_SEC)
+            left = tuple(one for one in seen if one.pid != 1)
             tries += 1
             works = any(one.ran if tries < SETTLE_TRIES else one.busy for one in left)
             if not works or time.monotonic() > give_up:
@@ -218,18 +224,25 @@ class AgentPhases:
         self._shells.drop()
 
 
-def _unusual(container: str) -> list[str]:
-    """The scripts for what could not be made ready from outside. Blocking."""
-    left = list[str]()
+def _shown(container: str) -> dict[int, str]:
+    """What its processes are called; {} = they are not this machine's. Blocking."""
+    with contextlib.suppress(OSError):
+        return shown(first_of(container) or first_process(engine().inspect_container(container)))
+    return {}
+
+
+def _unusual(container: str) -> tuple[list[str], list[str]]:
+    """The scripts for what could not be made ready from outside, and what was changed of the system. Blocking."""
+    left, changed = list[str](), list[str]()
     try:
-        check_system(container)
+        changed += changed_system(container)
     except Unusual:
         left.append(_DEVICES)
     try:
         renew(container, {_TESTS: 0o755, _REWARDS: 0o777}, _AWAY)
     except Unusual:
         left.append(_CLEAN)
-    return left
+    return left, changed
 
 
 def _errors(output: Output) -> str:

@@ -20,6 +20,7 @@ _INSTALLS = re.compile(
     r"\binstall\w*\b[^.\n]{0,60}\b(?:packages?|dependenc|librar|modules?|system[- ]wide|python)", re.I
 )
 _FORBIDS = re.compile(r"\b(?:not|without|never|avoid)\b[^.\n]{0,20}\binstall", re.I)
+_SERVES = re.compile(r"\b(?:ports?|serv\w+|listen\w*|localhost|https?)\b|:\d{2,5}\b", re.I)
 _RUNS = re.compile(r"\b(?:running|daemon|background|continuously|service is|keep \w+ alive)\b", re.I)
 _DELETES = re.compile(r"\b(?:remov|delet|clean|purg|eras|wip|uninstall|mov|renam|clear|free)\w*", re.I)
 _SIGNALS = re.compile(
@@ -77,25 +78,33 @@ class Asked:
         self.words = set(_WORD.findall(instruction))
         self._tests = tests
         self._hints = set(_PART.findall(instruction.lower()))
-        self._ports = footprint.ports | {int(port) for port in _PORT.findall(instruction)}
+        self._filled = {posixpath.dirname(path) for path in footprint.paths - footprint.made}
+        leaves = footprint.ports or footprint.processes
+        serves = leaves if self.has_solution else _SERVES.search(instruction) or _RUNS.search(instruction)
+        self._ports = footprint.ports | ({int(port) for port in _PORT.findall(instruction)} if serves else set())
         self._ports |= {int(one.removeprefix("tcp:")) for one in allowed if one.startswith("tcp:")}
         self._by_user = {one.removeprefix("process:") for one in allowed if one.startswith("process:")}
         self._allowed, self._processes = allowed, footprint.processes
         self._folders = tuple(one for one in allowed if one.endswith("/"))
         self.installs = bool(_INSTALLS.search(instruction)) and not _FORBIDS.search(instruction)
-        self.runs = bool(footprint.processes or footprint.ports or _RUNS.search(instruction))
+        self.runs = bool(leaves or _RUNS.search(instruction))
         self.deletes = bool(_DELETES.search(instruction))
         self.signals = bool(_SIGNALS.search(instruction))
         folders = {work.rstrip("/"), *named}
         self._places = [f"{one}/" for one in folders if not is_system(one) and not is_shared(one)]
 
-    def allows(self, path: str, *, by_name: bool = True) -> bool:
-        """Return whether the task asks for a change at `path`. `by_name`: its name in the instruction will do."""
+    def allows(self, path: str, *, by_path: bool = True, by_name: bool = True) -> bool:
+        """Return whether the task asks for a change at `path`. `by_path`, `by_name`: also by its instruction."""
         if _normal(path) in self._paths or path.startswith(self._folders):
             return True
-        if by_name and (_normal(path) in self._named or self._has_name(path, self.words)):
+        if (by_path and _normal(path) in self._named) or (by_name and self._is_named(path)):
             return True
-        return any(above in self._footprint.made for above in way(posixpath.dirname(path)))
+        return any(self._has_made(above) for above in way(posixpath.dirname(path)))
+
+    def _has_made(self, folder: str) -> bool:
+        """Whether the solution made it; where others keep things, too, it has to have put some into it."""
+        is_shared = is_system(folder) or is_of_user(folder)
+        return folder in self._footprint.made and (folder in self._filled or not is_shared)
 
     def names_path(self, path: str) -> bool:
         """Return whether the instruction has the whole path, which is nothing that every program reads, and no test."""
@@ -104,6 +113,17 @@ class Asked:
     def is_tested(self, path: str) -> bool:
         """Return whether the tests of a task without a solution name the file."""
         return not self.has_solution and self._has_name(path, self._tests)
+
+    def _is_named(self, path: str) -> bool:
+        """Whether the instruction has the name of this file, and of hidden folders. Without a solution only of the one
+        that has the file: deeper ones have the work, such as branches.
+        """
+        *folders, _ = path.removeprefix(self._work).split("/")
+        above = folders if self.has_solution else folders[-1:]
+        if not all(one in self.words for one in above if one.startswith(".")):
+            return False
+        folder, name = posixpath.split(path)
+        return self._has_name(path, self.words) or (folder in self._named and name in self.words)
 
     def _has_name(self, path: str, words: Collection[str]) -> bool:
         """Whether `words` have the name of this file: any word in the working directory, else as x.y."""
@@ -129,6 +149,16 @@ class Asked:
     def is_place(self, path: str) -> bool:
         """Return whether it lies in the working directory, or in a folder that the instruction names."""
         return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._places)
+
+    def is_near(self, path: str) -> bool:
+        """Return whether another way than the solution's may need it: beside what that changes, or in a folder that the
+        instruction names. In the working directory itself, in /etc and in places of everybody lies too much else.
+        """
+        above = {posixpath.dirname(path)} & self._filled | self._named.intersection(
+            map(str, PurePosixPath(path).parents)
+        )
+        own = {one for one in above if not is_shared(one)} - {self._work.rstrip("/"), "/etc"}
+        return self.has_solution and bool(own) and not is_program(path) and not is_of_user(path)
 
     def is_twin(self, path: str) -> bool:
         """Return whether the solution makes a file of this name, elsewhere; not in /, where tools look for settings."""

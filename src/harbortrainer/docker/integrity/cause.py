@@ -21,7 +21,7 @@ _MADE_ANEW = re.compile(
 )
 PASSED_LINK = "link (removed)"  # among sockets: a symbolic one of a moment, of which nothing tells where it was
 _LOG = re.compile("/logs/(?:agent|artifacts)/")  # which the trainer fills, too
-_TESTS, _DEVICES = "/tests/", "/dev"
+_TESTS, _SYSTEM = "/tests/", ("/", "/dev")
 _MOST_PARENTS = 32
 
 
@@ -36,7 +36,7 @@ class Changed:
     of the policy made during verification. `named`: paths that verification did not open but may ask for by name;
     `told`: words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has
     a name. `accounts`: lists of accounts with new ones alone that are work. `is_same`: whether a file
-    has the image's content, and other rights or times alone.
+    has the image's content, and other rights or times alone. `first`: processes that ran before the agent acted.
     """
 
     changes: tuple[FileChange, ...] = ()
@@ -53,6 +53,7 @@ class Changed:
     is_new_name: Callable[[str], bool] = lambda _: False
     accounts: Collection[str] = ()
     is_same: Callable[[str], bool] = lambda _: False
+    first: Collection[int] = ()
 
 
 @dataclass
@@ -76,8 +77,8 @@ class Causes:
     `changes`: of files, those that count. `unasked`: they, and others that may count once these are gone; `work`: the
     rest. `late`: the part of `changes` that processes of the policy made during verification.
     `processes`: unasked ones that ran; `services`: asked ones; `sockets`: on which these began to listen. `hooked`:
-    verification met it before any of the work, which the task's solution tells. `may_be_work`: the instruction of a
-    task without a solution hints at one.
+    verification met it before any of the work, which the task's solution tells. `may_be_work`: it may be another
+    way than the solution's, or the instruction of a task without a solution hints at it.
     """
 
     changes: tuple[FileChange, ...] = ()
@@ -129,6 +130,8 @@ class _Judge:
         counts = tuple(one for one in unasked if one.path in strange or self._counts(one, held))
         left = {one.path for one in unasked}
         tampered = tuple(one for one in self.seen.tampered if one != SIGNAL or not self.asked.signals)
+        first = self._first_of(counts)
+        is_near = self.asked.is_near(first)
         return Causes(
             counts,
             tuple(unasked),
@@ -140,10 +143,10 @@ class _Judge:
             late=tuple(one for one in counts if one.path in self.changed.late),
             sockets=tuple(one for one in self.seen.sockets if not self._may_listen(one)),
             hooked=bool(tampered)
-            or _DEVICES in mounted
-            or self._came_first(counts, rest)
+            or any(one in mounted for one in _SYSTEM)
+            or (not is_near and self._came_first(first, rest))
             or self._is_no_service(living),
-            may_be_work=any(self._may_be_work(one) for one in counts),
+            may_be_work=is_near or any(self._may_be_work(one) for one in counts),
         )
 
     def _served(self) -> set[str]:
@@ -156,12 +159,19 @@ class _Judge:
         return {path for path in closed if posixpath.dirname(path) in places or self.asked.is_place(path)}
 
     def _matters(self, one: Process) -> bool:
-        """Whether it acted, or others meet what it holds, or its name alone, which no program of the image has."""
-        return one.ran or one.holds or (one.name in self.changed.told and self.changed.is_new_name(one.name))
+        """Whether it acted, others meet what it holds or closed, or verification looked at it."""
+        return one.ran or one.holds or self._is_seen(one) or any(str(port) in self.changed.told for port in one.ports)
+
+    def _is_seen(self, one: Process) -> bool:
+        """Whether verification listed processes, or opened files that tell of this one, which the agent started."""
+        opened = self.seen.opened
+        if one.pid in (0, *self.changed.first):
+            return False
+        return opened is None or "/proc" in opened or any(path.startswith(f"/proc/{one.pid}/") for path in opened)
 
     def _is_service(self, one: Process) -> bool:
         """Whether the task asks for it, and it did nothing to verification."""
-        if not self.asked.allows_process(one) or (one.ran and self.seen.unseen_memory):
+        if one.pid == 1 or not self.asked.allows_process(one) or (one.ran and self.seen.unseen_memory):
             return False
         return not any(self._is_told(name) for name in one.sockets if name.startswith("@"))
 
@@ -182,8 +192,11 @@ class _Judge:
         return free or self.asked.allows_socket(socket)
 
     def _is_asked(self, one: FileChange) -> bool:
-        """A folder's rights are asked for by a name only where no solution tells better."""
-        return self.asked.allows(one.path, by_name=not (one.shallow and self.asked.has_solution))
+        """Of a folder's rights and the image's programs a solution tells better than a name; no word asks for these."""
+        is_new = one.kind is ChangeKind.ADDED or one.path.startswith("/usr/local/")
+        own = one.path in self.changed.shadows or (is_program(one.path) and not is_new)
+        named = not (self.asked.has_solution and (own or one.shallow))
+        return self.asked.allows(one.path, by_path=named, by_name=named and not own)
 
     def _counts(self, one: FileChange, held: Collection[str]) -> bool:
         opened = self.seen.opened
@@ -213,8 +226,8 @@ class _Judge:
         if path in self.linked and not (self.asked.has_solution and (is_system(path) or is_of_user(path))):
             return one.kind is ChangeKind.ADDED
         beside = one.kind is ChangeKind.ADDED and path in self.changed.plain
-        if beside and self.asked.is_twin(path) and self.changed.is_new_name(PurePosixPath(path).name):
-            return True
+        if beside and self.asked.is_twin(path) and self.changed.is_new_name(name := PurePosixPath(path).name):
+            return name in self.asked.words or not self._is_before_work(path)
         if path in self.changed.packaged and (self.asked.installs or not self.asked.has_solution):
             return path in self.changed.about or not self._is_before_work(path)
         if not self.asked.has_solution:
@@ -274,11 +287,13 @@ class _Judge:
         return {name for one in self.seen.processes if self.asked.allows_process(one) for name in one.sockets}
 
     def _is_asked_by_tests(self, one: FileChange) -> bool:
-        """Whether the tests name a file, and none but they and programs that start no others opened it.
+        """Whether the tests name a file, or the image has it, and none but they and programs that start no others
+        opened it.
 
         What runs the tests, or other programs, reads its settings first. Rights alone are nobody's settings.
         """
-        if one.path in self.changed.plain and self.asked.is_tested(one.path):
+        of_image = one.kind is ChangeKind.CHANGED and "/." not in one.path
+        if one.path in self.changed.plain and (of_image or self.asked.is_tested(one.path)):
             readers = self.seen.readers.get(one.path, ())
             all_known = 0 < len(readers) < MOST_READERS
             return all_known and all(self._is_of_tests(reader, one.path) for reader in readers)
@@ -348,14 +363,17 @@ class _Judge:
         """Whether something goes on running although neither the solution nor the instruction wants that."""
         return bool(living) and self.asked.has_solution and not self.asked.runs
 
-    def _came_first(self, met: Iterable[FileChange], allowed: Iterable[str]) -> bool:
-        """Whether verification opened something unasked before any of the work, which a solution tells."""
-        opened = self.seen.opened
-        if opened is None or not self.asked.has_solution:
-            return False
-        hooks = [opened[one.path] for one in met if one.path in opened and one.path not in self.changed.about]
-        work = [opened[path] for path in allowed if path in opened]
-        return bool(hooks) and min(hooks) < min(work, default=len(opened))
+    def _came_first(self, met: str, allowed: Iterable[str]) -> bool:
+        """Whether verification opened `met` before any of the work, which a solution tells."""
+        opened = self.seen.opened or {}
+        work = (opened[path] for path in allowed if path in opened)
+        return bool(met) and self.asked.has_solution and opened[met] < min(work, default=len(opened))
+
+    def _first_of(self, met: Iterable[FileChange]) -> str:
+        """What verification opened first of these; "" = none, or no order is known."""
+        opened = self.seen.opened or {}
+        paths = (one.path for one in met if one.path in opened and one.path not in self.changed.about)
+        return min(paths, key=opened.__getitem__, default="")
 
 
 def causes_of(changed: Changed, seen: Seen, asked: Asked) -> Causes:

@@ -188,7 +188,7 @@ class OverlayLayer:
     def _is_other_folder(self, path: str, entry: os.stat_result, found: str, names: list[str]) -> bool:
         """Whether its rights differ from the image's, or its time does and nothing in it, where nobody works."""
         is_timed = entry.st_mtime_ns != os.lstat(found).st_mtime_ns and not names and not is_often_cleaned(f"{path}/")
-        return is_timed or _rights(self._upper + path) != _rights(found)
+        return is_timed or entry.st_atime_ns > time.time_ns() or _rights(self._upper + path) != _rights(found)
 
     def is_plain(self, path: str) -> bool:
         if not stat.S_ISREG(self._mode(path)):

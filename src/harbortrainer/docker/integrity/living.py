@@ -115,19 +115,19 @@ class Look:
         if self._listening is None:
             self._listening = {}
             for table, state in _STATES.items():
-                for words in _rows(f"/proc/{self._first}/net/{table}"):
+                for words in rows(f"/proc/{self._first}/net/{table}"):
                     port = int(words[1].rpartition(":")[2], 16)
                     if words[3] == state and (table.startswith("tcp") or port < EPHEMERAL):
                         self._listening[words[9]] = port
                     else:
                         self._idle.add(words[9])
-            for words in _rows(f"/proc/{self._first}/net/unix", 7):
+            for words in rows(f"/proc/{self._first}/net/unix", 7):
                 if len(words) == 8 and (int(words[3], 16) & _ACCEPTS or words[4] == _DATAGRAM):
                     self._listening[words[6]] = words[7]
                 if len(words) == 7 or words[7].startswith("/"):
                     self._idle.add(words[6])
             for table in ("netlink", "packet"):
-                self._idle.update(words[-1] for words in _rows(f"/proc/{self._first}/net/{table}"))
+                self._idle.update(words[-1] for words in rows(f"/proc/{self._first}/net/{table}"))
         return self._listening
 
     def _open_files(self, pid: int, threads: Sequence[int]) -> tuple[set[str], list[str]]:
@@ -247,6 +247,15 @@ def program_of(pid: int) -> dict[str, object]:
     return {"parent": int(fields[1]) if fields else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
 
 
+def shown(first: int) -> dict[int, str]:
+    """Return what processes of the container of `first` are called, by their numbers there: name and command line."""
+    found = dict[int, str]()
+    for pid in pids_of(first):
+        with contextlib.suppress(OSError):
+            found[inner_of(pid)] = text_of(f"/proc/{pid}/comm") + text_of(f"/proc/{pid}/cmdline")
+    return found
+
+
 def mapped(pid: int) -> tuple[list[str], bool]:
     """Return files that the process has mapped and may write, at once or when it gives itself the right, and RING.
 
@@ -265,8 +274,8 @@ def mapped(pid: int) -> tuple[list[str], bool]:
     return paths[:MOST_WRITES], len(text) < MOST_BYTES and len(paths) <= MOST_WRITES
 
 
-def _rows(name: str, most: int = -1) -> list[list[str]]:
-    """The words of a table's lines, but for its head."""
+def rows(name: str, most: int = -1) -> list[list[str]]:
+    """Return the words of a table's lines, but for its head."""
     with contextlib.suppress(OSError):
         return [line.split(maxsplit=most) for line in text_of(name).splitlines()[1:]]
     return []
@@ -303,15 +312,14 @@ def living(
             ran, now = True, one
         else:
             ran = now.ran < 0 or now.ran != one.ran
-        if ran or pid != first:  # which only sleeps
-            name = f"1 ({one.name})" if pid == first else one.name  # no solution leaves one of this name
-            found.append(
-                {
-                    "name": name, "ran": ran, "busy": now.ran < 0, "writes": one.writes, "pid": one.inner,
-                    "holds": all_hold or now.holds or one.holds,
-                    "ports": sorted({*one.ports, *now.ports}), "sockets": sorted({*one.sockets, *now.sockets}),
-                }
-            )  # fmt: skip
+        name = f"1 ({one.name})" if pid == first else one.name  # no solution leaves one of this name
+        found.append(
+            {
+                "name": name, "ran": ran, "busy": now.ran < 0, "writes": one.writes, "pid": one.inner,
+                "holds": (all_hold and pid != first) or now.holds or one.holds,
+                "ports": sorted({*one.ports, *now.ports}), "sockets": sorted({*one.sockets, *now.sockets}),
+            }
+        )  # fmt: skip
     return found
 
 

@@ -96,7 +96,8 @@ class Marks:
         return descriptor
 
     def _mark_mount(self, path: str) -> None:
-        self._mark(self._mounts, path, OPEN | OPEN_EXEC | CLOSE_WRITE, _ADD | _MOUNT)
+        lists = _ON_FOLDER if path == "/proc" else 0  # those of processes
+        self._mark(self._mounts, path, OPEN | OPEN_EXEC | CLOSE_WRITE | lists, _ADD | _MOUNT)
         self._marked.append(path)
 
     def _mark(self, group: int, path: str, events: int, how: int = _ADD) -> None:

@@ -19,15 +19,14 @@ _WORD = re.compile(rb"[\w.@+-]*\w")
 _TESTS = "/tests/"
 
 
-def words_of(task: Path, seen: Seen, read: Callable[[str], bytes | None]) -> tuple[frozenset[str], frozenset[str]]:
+def words_of(task: Path, seen: Seen, read: Callable[[str], bytes | None]) -> frozenset[str]:
     """Return words of a task's tests, of programs that verification runs and of files that it opens but for libraries.
 
-    Then the same without lists of accounts, which every new shell opens: folders of any work have such names, "src"
-    and "backup". `read`: what the image has at a path. Blocks.
+    Without lists of accounts, which every new shell opens: folders of any work have such names, "src" and "backup".
+    `read`: what the image has at a path. Blocks.
     """
-    files = set(_told_by(seen))
-    told = _words(map(_start, _tests(task))) | _words(read(path) for path in sorted(files.difference(LISTS)))
-    return told | _words(read(path) for path in sorted(files.intersection(LISTS))), told
+    files = sorted(set(_told_by(seen)).difference(LISTS))
+    return _words(map(_start, _tests(task))) | _words(map(read, files))
 
 
 def words_of_tests(task: Path) -> frozenset[str]:
