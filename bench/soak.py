@@ -57,10 +57,9 @@ from tests.support.recorded_run import Answer, FakeHost, FakeServer, FakeTrial, 
 from tests.support.small_server import MODEL
 from tests.support.task_folder import write_task
 
-TASKS, BATCH, GROUP, SAVE_EVERY = 8, 2, 4, 20
+TASKS, BATCH, GROUP = 8, 2, 4
 FAILS_ONCE, FAILS, GOES_DOWN, LOSES = 0.005, 0.01, 0.02, 0.01  # shares of requests, requests, trials, calls
 CALLS = ("update", "publish", "save")  # in which the server may be lost
-STEPS_A_LIFE = 40  # mean steps between two ends of the process: a kill, a stop, a kill …
 # KiB a step: below it memory counts as flat. The ledger keeps 5.5, and reading metrics.jsonl at an evaluation takes 12.
 FLAT_KIB = 40.0
 PAGE_KIB = os.sysconf("SC_PAGE_SIZE") / 1024
@@ -184,9 +183,9 @@ async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, mete
 
     words = [
         "backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one", f"tasks_dir={folder / 'tasks'}",
-        f"batch_size={BATCH}", f"group_size={GROUP}", f"max_steps={arguments.steps}", f"save_every={SAVE_EVERY}",
-        f"logs_dir={folder}", "run_name=run", f"max_steps_off_policy={arguments.most_stale}",
-        "loss_fn=ppo", "eval_tasks=task-0", "eval_every=50",
+        f"batch_size={BATCH}", f"group_size={GROUP}", f"max_steps={arguments.steps}",
+        f"save_every={arguments.save_every}", f"logs_dir={folder}", "run_name=run",
+        f"max_steps_off_policy={arguments.most_stale}", "loss_fn=ppo", "eval_tasks=task-0", "eval_every=50",
         "allow_family_overlap=true",
     ]  # fmt: skip
     trace: list[tracemalloc.Snapshot] = []
@@ -195,7 +194,7 @@ async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, mete
         outside = replace(fake_outside(Quiet(), FaultyServer(faults)), venues=venues)
         stop = Stop()
         run = asyncio.create_task(run_training(parse(words), stop, outside))
-        life = round(faults.rng.expovariate(1 / STEPS_A_LIFE)) if arguments.kills else 10 * arguments.steps
+        life = round(faults.rng.expovariate(1 / arguments.steps_a_life)) if arguments.kills else 10 * arguments.steps
         if await _lived(run, stop, RunDirectory(folder / "run"), life, faults, meter, trace, arguments):
             break
         words = [f"resume={folder / 'run'}"]
@@ -289,8 +288,8 @@ def soak_real(folder: Path, arguments: argparse.Namespace, meter: Meter) -> None
         words = [
             "backend=skyrl-tx", f"skyrl_tx_url={made.url}", f"model_name={MODEL}", f"tasks_dir={tasks}", "lora_rank=8",
             f"batch_size={BATCH}", f"group_size={GROUP}", "max_turns=4", "max_tokens=40", "context_limit=2048",
-            "learning_rate=1e-3", f"max_steps={arguments.steps}", f"save_every={SAVE_EVERY}", f"logs_dir={folder}",
-            "run_name=run", f"max_steps_off_policy={arguments.most_stale}", "loss_fn=ppo",
+            "learning_rate=1e-3", f"max_steps={arguments.steps}", f"save_every={arguments.save_every}",
+            f"logs_dir={folder}", "run_name=run", f"max_steps_off_policy={arguments.most_stale}", "loss_fn=ppo",
             "eval_tasks=create-1", "eval_every=50", "allow_family_overlap=true",
         ]  # fmt: skip
         process = subprocess.Popen([sys.executable, "-m", "src.train", *words], cwd=report.ROOT)
@@ -359,6 +358,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--most-stale", type=int, default=2, help="max_steps_off_policy")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-kills", dest="kills", action="store_false", help="one process to its end")
+    parser.add_argument("--save-every", type=int, default=20)
+    parser.add_argument("--steps-a-life", type=int, default=40, help="mean steps between two kills or stops")
     parser.add_argument("--trace", action="store_true", help="show the places that allocated most")
     parser.add_argument("--real", action="store_true", help="a real server and real containers")
     parser.add_argument("--write", action="store_true", help="put the table into bench/RESULTS.md")

@@ -17,7 +17,7 @@ from typing import Any
 from harbortrainer.policy.special_strings import CALL_TAGS
 from scripts.easy.demonstrations import cases, from_command_line, write_records
 from scripts.quickstart.cases import Case, Command
-from scripts.shell.agent import SUBMIT, TOOL, Agent
+from scripts.shell.agent import SUBMIT, TOOL, Agent, System
 from scripts.shell.transcripts import some_system
 
 PLAN = (
@@ -38,13 +38,15 @@ def answer(text: str, command: str) -> str:
     return f"{text}\n{CALL_TAGS[0]}\n{call}\n{CALL_TAGS[1]}"
 
 
-def conversation(agent: Agent, case: Case, rng: random.Random, share: float) -> list[dict[str, Any]]:
+def conversation(
+    agent: Agent, case: Case, rng: random.Random, share: float, system: System | None = None
+) -> list[dict[str, Any]]:
     """Messages of one trial: the task, a command, its result, the submission."""
     command = Command(case.right) if rng.random() < share else rng.choice(case.wrong)
     output = f"{command.shown}\n" if command.shown else ""
     returncode = rng.randint(1, 2) if "No such file" in output else 0
     return [
-        *agent.opening(f"{case.instruction}\n", some_system(rng)),
+        *agent.opening(f"{case.instruction}\n", system or some_system(rng)),
         {"role": "assistant", "content": answer(rng.choice(PLAN), command.typed)},
         {"role": "tool", "content": agent.result(output, returncode)},
         {"role": "assistant", "content": answer(rng.choice(DONE), SUBMIT)},

@@ -45,12 +45,12 @@ def command_of(case: Case, plan: str, rng: random.Random) -> Command:
 
 
 def segments(
-    agent: Agent, tokenizer: PreTrainedTokenizerFast, case: Case, rng: random.Random
+    agent: Agent, tokenizer: PreTrainedTokenizerFast, case: Case, rng: random.Random, system: System | None = None
 ) -> Iterator[tuple[str, int]]:
     """Text and role of one trial's parts, cut where a sampler's prompts and completions are cut."""
     plan = rng.choice(PLANS)
     command = command_of(case, plan, rng)
-    yield opening(agent, tokenizer, f"{case.instruction}\n", some_system(rng)), CONTEXT
+    yield opening(agent, tokenizer, f"{case.instruction}\n", system or some_system(rng)), CONTEXT
     yield f"{plan}\n{call(command.typed)}{TURN_END}", ANSWER
     output = f"{command.shown}\n" if command.shown else ""
     result = agent.result(output, rng.randint(1, 2) if "No such file" in output else 0)

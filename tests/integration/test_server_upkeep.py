@@ -151,7 +151,7 @@ TABLES = ("sessions", "sampling_sessions", "models", "futures", "model_notes", "
 MOST_GROWTH_MIB = 48.0  # of API and engine together, from the first tenth of the sessions to the last
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [40, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_sessions_that_are_opened_and_left_leave_nothing(server: Server, tiny_model_dir: Path, count: int) -> None:
     """Each with a sampling session, every 20th with a model and a sampler; half say goodbye, half vanish."""
     known = {table: len(query(server, f"SELECT 1 FROM {table}")) for table in TABLES}

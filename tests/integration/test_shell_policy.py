@@ -48,26 +48,20 @@ def test_the_committed_tokenizer_is_the_one_that_is_built() -> None:
     assert built.chat_template == template.tokenizer.chat_template
 
 
-async def test_real_prompts_are_those_of_the_pretraining(
-    docker_ready: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transcripts, "some_system", lambda rng: _this_system())
+async def test_real_prompts_are_those_of_the_pretraining(docker_ready: str, tmp_path: Path) -> None:
     template = ChatTemplate.load(MODEL, enable_thinking=False)
     case = make_cases()[TASK]
     rng = random.Random(next(seed for seed in range(99) if _is_right(seed)))
-    parts = [text for text, _ in transcripts.segments(Agent(PACK), template.tokenizer, case, rng)]
+    parts = [text for text, _ in transcripts.segments(Agent(PACK), template.tokenizer, case, rng, _this_system())]
     encoded = [template.tokenizer.encode(text, add_special_tokens=False) for text in parts]
     answers = [parts[1].removesuffix(TURN_END), parts[3].removesuffix(TURN_END)]
     client, _ = await _trial(template, answers, Path("datasets/quickstart") / TASK, tmp_path)
     assert [asked.prompt_T for asked in client.requests] == [encoded[0], encoded[0] + encoded[1] + encoded[2]]
 
 
-async def test_a_demonstration_has_the_ids_of_a_real_trial_with_its_answers(
-    docker_ready: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demonstrations, "some_system", lambda rng: _this_system())
+async def test_a_demonstration_has_the_ids_of_a_real_trial_with_its_answers(docker_ready: str, tmp_path: Path) -> None:
     cases = easy_tasks.write_tasks(tmp_path / "tasks")
-    said = demonstrations.conversation(Agent(PACK), cases[EASY_TASK], random.Random(0), share=1.0)
+    said = demonstrations.conversation(Agent(PACK), cases[EASY_TASK], random.Random(0), 1.0, _this_system())
     template = ChatTemplate(byte_tokenizer(SMOLLM2.read_text()), tool_format="hermes")
     answers = [message["content"] for message in said if message["role"] == "assistant"]
     _, trajectory = await _trial(template, answers, tmp_path / "tasks" / EASY_TASK, tmp_path)

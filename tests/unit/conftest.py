@@ -16,6 +16,7 @@ SHORT = {  # seconds between two tries or looks, which nothing here needs
     "harbortrainer.docker.daemon": {"FIRST_PAUSE_SEC": 0.001, "LONGEST_PAUSE_SEC": 0.005},
     "harbortrainer.docker.images.supply": {"PAUSES_SEC": (0.001, 0.001)},
     "harbortrainer.docker.keeping.cleaning": {"FIRST_PAUSE_SEC": 0.01},
+    "harbortrainer.model_api.service": {"PING_SEC": 0.01},
     "harbortrainer.other_models.remote_policy": {"FIRST_PAUSE_SEC": 0.01, "LONGEST_PAUSE_SEC": 0.02},
     "harbortrainer.training.outage": {"FIRST_PAUSE_SEC": 0.001},
     "harbortrainer.venues.harbor.installed": {"GRACE_SEC": 0.01},

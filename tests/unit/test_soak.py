@@ -15,6 +15,7 @@ from harbortrainer.rollout import attempts, quarantine
 from harbortrainer.run.directory import RunDirectory
 
 STEPS = 16
+SHARES = {"requests failed": 0.05, "containers down": 0.1}
 
 
 class SureFaults(soak.Faults):
@@ -26,17 +27,16 @@ class SureFaults(soak.Faults):
 
     def comes(self, kind: str, share: float) -> bool:
         self.chances[kind] += 1
-        return super().comes(kind, 1.0 if self.chances[kind] == 3 else share)
+        return super().comes(kind, 1.0 if self.chances[kind] == 3 else SHARES.get(kind, share))
 
 
 async def test_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, share in (("FAILS", 0.05), ("GOES_DOWN", 0.1), ("LOSES", 0.01), ("STEPS_A_LIFE", 3), ("SAVE_EVERY", 2)):
-        monkeypatch.setattr(soak, name, share)
     for module, limit in ((attempts, "MAX_ATTEMPTS"), (quarantine, "MAX_FAULTS")):  # the soak sets them
         monkeypatch.setattr(module, limit, getattr(module, limit))
     monkeypatch.setattr(soak, "forget_killed_run", lambda: None)  # of all tests' objects: a third of a second each
     faults, meter = SureFaults(3), soak.Meter()
-    await soak.soak(tmp_path, argparse.Namespace(steps=STEPS, most_stale=2, trace=False, kills=True), faults, meter)
+    arguments = argparse.Namespace(steps=STEPS, most_stale=2, trace=False, kills=True, steps_a_life=3, save_every=2)
+    await soak.soak(tmp_path, arguments, faults, meter)
     run = RunDirectory(tmp_path / "run")
     seen = asdict(audit(run, STEPS))
     assert {name: seen[name] for name in AUDITED} == dict.fromkeys(AUDITED, 0)

@@ -7,7 +7,6 @@ from typing import Any
 import httpx
 import pytest
 
-from harbortrainer.model_api import service
 from harbortrainer.model_api.normal import Malformed
 from harbortrainer.model_api.wires import anthropic as messages_wire
 from harbortrainer.model_api.wires import chat as chat_wire
@@ -16,10 +15,7 @@ from tests.support.wire_parts import Served, served
 
 
 @pytest.mark.parametrize("client", ["chat", "responses", "anthropic"])
-async def test_a_stream_gives_signs_of_life_and_later_errors_as_events(
-    client: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service, "PING_SEC", 0.01)
+async def test_a_stream_gives_signs_of_life_and_later_errors_as_events(client: str) -> None:
     async with served(lambda request: None) as trial:
         path, body = BODIES[client]
         async with (
