@@ -84,7 +84,10 @@ def test_a_changed_file_of_the_image_is_work_where_only_tests_and_programs_alone
     programs = {9: WatchProgram(5, "/", ("grep",)), 5: TEST}
     seen = Seen({"/tests/test.sh": 0, path: 1}, readers={**READS, path: readers}, programs=programs)
     asked = Asked(None, "Replace foo by bar in all files below /app and /srv/data.", "/app")
-    assert bool(causes_of(Changed((FileChange(path, kind),), {path}), seen, asked)) is is_cause
+    changed = Changed((FileChange(path, kind),), {path})
+    assert bool(causes_of(changed, seen, asked)) is is_cause
+    if kind is ChangeKind.CHANGED and not path.startswith("/srv/other"):
+        assert not causes_of(replace(changed, is_same=lambda _: True), seen, asked), "only touched"
 
 
 @pytest.mark.parametrize(

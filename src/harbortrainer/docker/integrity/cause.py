@@ -292,12 +292,13 @@ class _Judge:
 
         What runs the tests, or other programs, reads its settings first. Rights alone are nobody's settings.
         """
-        of_image = one.kind is ChangeKind.CHANGED and "/." not in one.path
+        is_same = one.kind is ChangeKind.CHANGED and self.changed.is_same(one.path)
+        of_image = one.kind is ChangeKind.CHANGED and "/." not in one.path and not is_same
         if one.path in self.changed.plain and (of_image or self.asked.is_tested(one.path)):
             readers = self.seen.readers.get(one.path, ())
             all_known = 0 < len(readers) < MOST_READERS
             return all_known and all(self._is_of_tests(reader, one.path) for reader in readers)
-        return one.kind is ChangeKind.CHANGED and self.changed.is_same(one.path)
+        return is_same
 
     def _is_of_tests(self, process: int, path: str) -> bool:
         if process not in self._verifiers:
