@@ -1,6 +1,7 @@
 """scripts/recipe: its teacher, its page, and phases whose commands exist."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ from harbortrainer.setting import settings
 from harbortrainer.sft_config import SftConfig
 from harbortrainer.stats import compare
 from scripts.recipes.page import page, read
+from tests.conftest import free_port
 
 PHASES = Path("scripts/recipes")
 
@@ -63,6 +65,14 @@ def test_the_phases_name_settings_that_exist(name: str, first: list[str]) -> Non
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     names = [line.split()[0].strip("!+") for line in lines]
     assert names[: len(first)] == first and names[-1] == "page"
+    assert lines[0].endswith("scripts/setup.sh --dev --server --base-image"), "a fresh clone has no environment"
     given = {word.partition("=")[0].strip('"') for line in lines for word in shlex.split(line.split(None, 2)[2])}
     assert {name for name in given if re.fullmatch(r"[a-z_]+", name) and f"{name}=" in text} <= known
     assert subprocess.run(["bash", "-n", "scripts/recipe"], check=False).returncode == 0
+
+
+def test_a_teacher_that_cannot_start_says_why(tmp_path: Path) -> None:
+    start = "source scripts/gpu/env.sh; start_teacher sh -c 'echo no weights; exit 3'"
+    env = {"PATH": os.defpath, "GPU_OUT": str(tmp_path), "TEACHER_PORT": str(free_port())}
+    done = subprocess.run(["bash", "-c", start], env=env, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == "no weights\n" and not done.stderr
