@@ -4,9 +4,9 @@ Upstream: skyrl/backends/jax.py, JaxBackendImpl._model_pass pads all datums of a
 micro batches by their number, and computes the last one with the datums that it has; skyrl/tx/utils/models.py,
 round_up_seq_len has five lengths up to 128 tokens and two for each power of two beyond.
 Here datums of like length are computed together, as many as make PASS tokens. Lengths are powers of two from SHORTEST
-on, and from FINE on also the middle between two. Short micro batches are filled up with rows of one token without
-weight, which add exactly 0 to loss and gradient; longer ones to a power of two. Passes of at most TINY tokens (a probe
-makes a hundred of them) are not filled up further than to a power of two.
+on, from FINE on also the middle between two, and of passes from LONG on the quarters. Short micro batches are filled up
+with rows of one token without weight, which add exactly 0 to loss and gradient; longer ones to a power of two. Passes
+of at most TINY tokens (a probe makes a hundred of them) are not filled up further than to a power of two.
 """
 
 # pyright: reportMissingImports=false
@@ -26,6 +26,7 @@ from repairs.engine_programs import TooLarge
 TINY = 32  # tokens; no conversation of a trial is that short
 SHORTEST = 128  # tokens
 FINE = 1024  # tokens; beyond, the padding to a power of two costs more than a program
+LONG = 4096  # tokens; beyond, a pass takes a second and a program is made once
 PASS = 8192  # tokens of a pass of a large model: more does not make a GPU faster
 FILLED = 4096  # tokens of a pass that is filled up whatever it costs
 pass_tokens = PASS  # less where the memory is small
@@ -45,21 +46,29 @@ def power_of_two(number: int) -> int:
 
 
 def prompt_length(tokens: int) -> int:
-    """Replaces round_up_seq_len for prompts."""
+    """To how many tokens a prompt is filled up."""
     power = max(SHORTEST, power_of_two(max(1, tokens)))
     middle = power * 3 // 4
     return middle if middle > FINE and tokens <= middle else power
 
 
 def pass_length(tokens: int) -> int:
-    """Replaces round_up_seq_len for passes."""
-    return TINY if tokens <= TINY else prompt_length(tokens)
+    """To how many tokens the rows of a pass are filled up."""
+    if tokens <= TINY:
+        return TINY
+    step = power_of_two(tokens) // 8
+    return -(-tokens // step) * step if tokens > LONG else prompt_length(tokens)
+
+
+def score_length(tokens: int) -> int:
+    """To how many tokens prompts that are scored are filled up."""
+    return pass_length(max(SHORTEST, tokens))
 
 
 def lengths(most: int) -> list[int]:
-    """Every prompt_length up to `most` tokens."""
+    """Every score_length up to `most` tokens."""
     found: list[int] = []
-    while (length := prompt_length(found[-1] + 1 if found else 1)) <= most:
+    while (length := score_length(found[-1] + 1 if found else 1)) <= most:
         found.append(length)
     return found
 

@@ -49,8 +49,8 @@ class Ahead:
         return [make(length) for length in dict.fromkeys((*self._seen, *lengths(programs.limit)))]
 
     def sampled(self, tokens: list[int]) -> list[Program]:
-        """Programs for sequences of these lengths."""
-        new = dict.fromkeys(pass_length(count) for count in tokens) if programs.hinted else {}
+        """Programs for sequences of these lengths; none for a probe's."""
+        new = dict.fromkeys(pass_length(count) for count in tokens if count > TINY) if programs.hinted else {}
         found = [make(length) for length in new if length not in self._seen for make in self._makes.values()]
         self._seen |= new
         return found

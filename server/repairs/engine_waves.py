@@ -23,7 +23,7 @@ from skyrl.tx.utils.generator import GenerateOutput, GeneratorMixin
 from repairs import engine_shapes, engine_top_prompts
 from repairs.engine_programs import TooLarge
 from repairs.engine_seats import rows_of
-from repairs.engine_shapes import filled_rows, full_rows, parts, power_of_two, prompt_length
+from repairs.engine_shapes import filled_rows, full_rows, parts, power_of_two, score_length
 from repairs.engine_target_prompts import named
 
 stock_generate = GeneratorMixin.generate
@@ -111,7 +111,7 @@ def only_scores(batch: types.PreparedSampleBatch, rows: list[int]) -> types.Prep
 
 def scores(self: Any, batch: types.PreparedSampleBatch, left: set[int], stock_sample: Any) -> dict[int, Any]:
     """Answers of one token with scored prompts, by row. Raises TooLarge."""
-    backend.round_up_seq_len = prompt_length
+    backend.round_up_seq_len = score_length
     done: dict[int, types.SampleOutput] = {}
     best: dict[int, list[Any]] = {}  # of rows whose likeliest tokens were asked for
     targets: dict[int, Any] = {}
@@ -119,7 +119,7 @@ def scores(self: Any, batch: types.PreparedSampleBatch, left: set[int], stock_sa
     most = self.config.sample_max_num_sequences
     most = most if most > 0 else power_of_two(max(1, len(left)))
     while tokens:
-        part = parts(tokens, lambda length: full_rows(length, most), prompt_length)[0]
+        part = parts(tokens, lambda length: full_rows(length, most), score_length)[0]
         seated = copy.copy(self)
         filled = filled_rows(len(part.rows), part.length, part.filled)
         seated.config = self.config.model_copy(update={"sample_max_num_sequences": filled})

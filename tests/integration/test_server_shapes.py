@@ -21,7 +21,7 @@ import repairs
 repairs.apply("engine", [name for name in repairs.NAMES if name not in ("shapes", "load")])
 from skyrl.backends import jax as backend
 from skyrl.tinker import types
-from repairs import engine_load, engine_programs, engine_shapes
+from repairs import engine_load, engine_programs, engine_shapes, engine_warm_up
 
 LISTS = ("values", "returns", "rollout_logprobs")
 # Those of the other tests' servers, whose programs are in the cache
@@ -101,7 +101,9 @@ for name, one, other in zip(LOSSES, plain, padded):
 waves = list(zip(plain[2], padded[2], strict=True))
 found["same tokens"] = [a[0] == b[0] for a, b in waves]
 found["sampled"] = difference([a[1] for a, _ in waves], [b[1] for _, b in waves])
-found["lengths"] = [engine_shapes.pass_length(n) for n in (1, 32, 33, 128, 129, 600, 1025, 1537)]
+found["lengths"] = [engine_shapes.pass_length(n) for n in (1, 32, 33, 128, 129, 600, 1025, 1537, 4096, 7000)]
+programs.hinted = True
+found["hinted"] = sorted({key[2] for key, *_ in engine_warm_up.ahead.sampled([5, 40, 300])})
 print("RESULT", json.dumps(found))
 """
 
@@ -134,8 +136,12 @@ def test_after_the_warm_up_no_size_compiles(engine: dict[str, Any]) -> None:
     assert engine["unasked"] == [], "runs that do not score with the weights in training compile nothing for it"
 
 
+def test_what_a_probe_samples_has_nothing_compiled_ahead(engine: dict[str, Any]) -> None:
+    assert engine["hinted"] == [128, 512]
+
+
 def test_lengths_are_few(engine: dict[str, Any]) -> None:
-    assert engine["lengths"] == [32, 32, 128, 128, 256, 1024, 1536, 2048]
+    assert engine["lengths"] == [32, 32, 128, 128, 256, 1024, 1536, 2048, 4096, 7168]
 
 
 async def test_steps_after_the_second_compile_nothing(server_url: str, tiny_model_dir: Path) -> None:
