@@ -46,7 +46,7 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import ServerLost
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.policy.tinker_llm import live_llm
-from harbortrainer.rollout import attempts, quarantine
+from harbortrainer.rollout.quarantine import Retries
 from harbortrainer.run.directory import RunDirectory, run_ids
 from harbortrainer.stopping import SIGNAL_STATUS, Stop
 from harbortrainer.train import parse
@@ -164,6 +164,11 @@ class Meter:
             self.kib[step] = int((self._proc / "statm").read_text().split()[1]) * PAGE_KIB
             self.files[step] = len(list((self._proc / "fd").iterdir()))
 
+    def forget_killed_run(self) -> None:
+        """Free what the killed run had when it began: a process that is killed leaves nothing."""
+        gc.unfreeze()
+        gc.collect()
+
     def slope(self, steps: int) -> float:
         """KiB a step over the last four fifths."""
         late = {step: kib for step, kib in self.kib.items() if step >= steps // 5}
@@ -173,7 +178,6 @@ class Meter:
 async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, meter: Meter) -> None:
     """The whole run, killed and resumed until it has made all steps."""
     outage.FIRST_PAUSE_SEC = 0.001
-    attempts.MAX_ATTEMPTS, quarantine.MAX_FAULTS = 20, sys.maxsize
     for number in range(TASKS):
         text = f"Write the word {''.join(chr(97 + (number * n) % 26) for n in range(1, 9))} to {number}.txt.\n"
         write_task(folder / "tasks" / f"task-{number}", files={"instruction.md": text})
@@ -191,21 +195,15 @@ async def soak(folder: Path, arguments: argparse.Namespace, faults: Faults, mete
     trace: list[tracemalloc.Snapshot] = []
     while True:
         venues = {"harbor": HarborVenue(FakeHost(Quiet()), new_trial)}
-        outside = replace(fake_outside(Quiet(), FaultyServer(faults)), venues=venues)
+        outside = replace(fake_outside(Quiet(), FaultyServer(faults)), venues=venues, retries=Retries(20, sys.maxsize))
         stop = Stop()
         run = asyncio.create_task(run_training(parse(words), stop, outside))
         life = round(faults.rng.expovariate(1 / arguments.steps_a_life)) if arguments.kills else 10 * arguments.steps
         if await _lived(run, stop, RunDirectory(folder / "run"), life, faults, meter, trace, arguments):
             break
         words = [f"resume={folder / 'run'}"]
-        forget_killed_run()
+        meter.forget_killed_run()
     _show_growth(trace)
-
-
-def forget_killed_run() -> None:
-    """What the killed run had when it began: a process that is killed leaves nothing."""
-    gc.unfreeze()
-    gc.collect()
 
 
 async def _lived(

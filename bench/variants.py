@@ -25,7 +25,7 @@ from harbortrainer.harbor import without_litellm
 from harbortrainer.learning.trajectory import Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout import attempts
+from harbortrainer.rollout.quarantine import Retries
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
@@ -128,13 +128,12 @@ class Ours:
             model_name="bench/instant", tasks_dir=str(task.parent), n_parallel_envs=parallel, max_turns=script.turns,
             context_limit=1_000_000,
         )  # fmt: skip
-        attempts.MAX_ATTEMPTS = 1
         template = ChatTemplate.load(str(TOKENIZER), enable_thinking=False)
         sampler = PolicySampler()
         sampler.publish(ScriptedClient(template, script), 0)
         self._warm = False
         self._config = config
-        self._rollouts = Rollouts(config, sampler, template, RUN_ID)
+        self._rollouts = Rollouts(config, sampler, template, RUN_ID, retries=Retries(attempts=1))
         self._task = Task(task.name, task, digest(task))
         self._folder = task.parent / "trials"
 

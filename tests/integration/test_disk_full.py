@@ -9,6 +9,7 @@ import pytest
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import DiskFault
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup
+from harbortrainer.rollout.quarantine import Retries
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.ledger import Ledger
@@ -55,7 +56,8 @@ class Batch:
             self.stored.append(trajectory.trial_name)
 
         host, client = local_host(policy, n_parallel_envs=1)
-        rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, RUN, self.ledger)
+        parts, retries = host.parts, Retries(faults=1)
+        rollouts = Rollouts(parts.config, parts.sampler, parts.template, RUN, self.ledger, retries=retries)
         done = self.ledger.reusable("step", read_batch(self.folder))
         try:
             await warm_up(host.parts.config)
@@ -69,9 +71,8 @@ class Batch:
 
 @pytest.mark.parametrize("moment", ["in a trial", "before a trial is stored"])
 async def test_a_full_disk_stops_the_run_and_costs_no_trial_that_was_stored(
-    disk: SmallDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    disk: SmallDisk, tmp_path: Path, moment: str
 ) -> None:
-    monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", 1)
     task = make_task(tmp_path)
     first = Batch(disk, task)
     with pytest.raises(DiskFault) as told:

@@ -12,13 +12,13 @@ from harbortrainer.docker.daemon import engine
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 from harbortrainer.learning.treatment import unfit
+from harbortrainer.rollout.quarantine import Retries
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import a_run
 from tests.support.fakes import Request, chat_template
-from tests.support.rollouts_rig import allow
 from tests.support.trial_parts import SOLVE, TEST_SH, local_host, make_task
 
 RUN_ID = a_run("faults")
@@ -61,18 +61,13 @@ FAULTS: list[tuple[Callable[[str], None], Outcome, str]] = [
 BROKEN = [verifier("crash"), verifier("hang")]
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All faults may hit one slot."""
-    allow(monkeypatch, attempts=9, faults=99)
-
-
 async def run_group(
     folder: Path, task: Task, policy: Any, ledger: Any, n: int = len(FAULTS), *beside: Task, **fields: Any
 ) -> TrajectoryGroup:
     """One trial at a time."""
     host, _ = local_host(policy, **{"n_parallel_envs": 1, **fields})
-    rollouts = Rollouts(host.parts.config, host.parts.sampler, host.parts.template, RUN_ID, ledger)
+    parts, retries = host.parts, Retries(attempts=9, faults=99)  # all faults may hit one slot
+    rollouts = Rollouts(parts.config, parts.sampler, parts.template, RUN_ID, ledger, retries=retries)
     rollouts._gates.containers.resize(1)
     try:
         group, *_ = await rollouts.run_groups([task, *beside], n, folder / "b", step=0, temperature=1.0)

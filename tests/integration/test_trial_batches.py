@@ -10,18 +10,21 @@ from harbor.viewer.scanner import JobScanner
 
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.quarantine import RETRIES, Retries
 from harbortrainer.rollout.rollouts import Rollouts
 from tests.support.docker_parts import containers
 from tests.support.fakes import Request, ScriptedClient
-from tests.support.rollouts_rig import allow
 from tests.support.trial_parts import RUN, SOLVE, local_host, make_task
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-def made(answers: Any, sampler: PolicySampler | None = None, **fields: Any) -> tuple[Rollouts, ScriptedClient]:
+def made(
+    answers: Any, sampler: PolicySampler | None = None, retries: Retries = RETRIES, **fields: Any
+) -> tuple[Rollouts, ScriptedClient]:
     host, client = local_host(answers, sampler=sampler, **{"n_parallel_envs": 3} | fields)
-    return Rollouts(host.parts.config, host.parts.sampler, host.parts.template, host.parts.run_id), client
+    parts = host.parts
+    return Rollouts(parts.config, parts.sampler, parts.template, parts.run_id, retries=retries), client
 
 
 def by_turn(request: Request, client: ScriptedClient) -> str:
@@ -50,17 +53,14 @@ async def test_groups_of_two_tasks_and_the_viewers_files(tmp_path: Path) -> None
     assert (result.n_total_trials, result.stats.n_completed_trials, result.stats.n_errored_trials) == (6, 6, 0)
 
 
-async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(tmp_path: Path) -> None:
     """One trial hangs on both attempts: the first request, and the eighth, after two trials of three turns each."""
     sampler = PolicySampler(request_timeout_sec=3.0)
 
     def reply(request: Request) -> str | None:
         return None if len(client.requests) in hangs else by_turn(request, client)
 
-    allow(monkeypatch, attempts=2)
-    rollouts, client = made(reply, sampler, n_parallel_envs=1)
+    rollouts, client = made(reply, sampler, Retries(attempts=2), n_parallel_envs=1)
     rollouts._gates.containers.resize(1)  # one after another
     hangs = (1, 8)
     groups = await rollouts.run_groups([make_task(tmp_path)], 3, tmp_path / "step_000000", step=0, temperature=1.0)

@@ -75,7 +75,7 @@ def failing_server(
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()  # its end is noticed soon
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:

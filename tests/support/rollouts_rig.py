@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from harbortrainer.config import Config
 from harbortrainer.docker.checks.host import ServiceHost
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
 from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.rollout.quarantine import RETRIES, Retries
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.rollout.venue import RunParts, TrialRequest
 from harbortrainer.tasks.task import Task
@@ -31,13 +30,6 @@ def graded(request: TrialRequest, reward: float = 1.0) -> Trajectory:
 
 def lost(request: TrialRequest, outcome: Outcome = Outcome.INFRASTRUCTURE_ERROR, detail: str = "no disk") -> Trajectory:
     return Trajectory(request.task.name, request.name, (), None, outcome, detail, attempt=request.attempt)
-
-
-def allow(monkeypatch: pytest.MonkeyPatch, *, attempts: int, faults: int | None = None) -> None:
-    """Trials of one slot, and faults of one task in a row."""
-    monkeypatch.setattr("harbortrainer.rollout.attempts.MAX_ATTEMPTS", attempts)
-    if faults is not None:
-        monkeypatch.setattr("harbortrainer.rollout.quarantine.MAX_FAULTS", faults)
 
 
 class FakeJournal:
@@ -97,6 +89,7 @@ class Rig:
         run: Run,
         faults: Sequence[Trajectory] = (),
         ping: Callable[[], str | None] = lambda: None,
+        retries: Retries = RETRIES,
         **fields: Any,
     ) -> None:
         self.requests: list[TrialRequest] = []
@@ -122,7 +115,7 @@ class Rig:
         self.journal = FakeJournal(self.finished)
         venues = {"harbor": FakeVenue(Pinged(ping), trial=run_trial)}
         self.rollouts = Rollouts(
-            config, PolicySampler(), chat_template(), "run", self.journal, faults=faults, venues=venues
+            config, PolicySampler(), chat_template(), "run", self.journal, faults=faults, venues=venues, retries=retries
         )
         self.rollouts._gates.containers.resize(config.n_parallel_envs)  # none starts ahead
 

@@ -15,7 +15,7 @@ from harbortrainer.durable import disk, files
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import DiskFault
 from harbortrainer.learning.trajectory import Outcome, Trajectory
-from harbortrainer.rollout.quarantine import MAX_FAULTS, Quarantine
+from harbortrainer.rollout.quarantine import RETRIES, Quarantine
 
 
 def full(number: int = errno.ENOSPC) -> OSError:
@@ -117,6 +117,6 @@ def test_a_replacement_that_does_not_fit_leaves_the_old_file_and_nothing_else(tm
 def test_dockers_full_disk_quarantines_nobody() -> None:
     quarantine = Quarantine({})
     for detail, out in (("write /var/lib/docker/x: No space left on device", []), ("no such image", ["t"])):
-        for number in range(MAX_FAULTS):
+        for number in range(RETRIES.faults):
             quarantine.note(Trajectory("t", f"t-{number}", (), None, Outcome.INFRASTRUCTURE_ERROR, detail))
         assert list(quarantine.reasons) == out

@@ -41,12 +41,15 @@ def test_a_fact_is_kept_for_the_next_process_until_a_file_changes(tmp_path: Path
     assert fact(task, "n", find) == 2
 
 
-def test_a_file_that_has_just_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_SETTLED_NS", 3600 * 10**9)
-    (tmp_path / "set" / "a").mkdir(parents=True)
-    (tmp_path / "set" / "a" / "task.toml").write_text("")
-    answers = iter([1, 2])
-    assert [fact(tmp_path / "set" / "a", "n", lambda: next(answers)) for _ in range(2)] == [1, 2]
+def test_a_file_that_has_just_changed_is_read_again(tmp_path: Path) -> None:
+    task, took, found = tmp_path / "set" / "a", facts._SETTLED_NS, list[int]()
+    task.mkdir(parents=True)
+    while took >= facts._SETTLED_NS:  # on a busy machine the file is an old one by the second look
+        began, answers = time.time_ns(), iter([1, 2])
+        (task / "task.toml").write_text(f"# {began}")
+        found = [fact(task, "n", answers.__next__) for _ in range(2)]
+        took = time.time_ns() - began
+    assert found == [1, 2]
 
 
 def test_without_a_disk_for_them_facts_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

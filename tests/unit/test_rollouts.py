@@ -11,10 +11,10 @@ import pytest
 from harbortrainer.errors import BackendError, EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import UNFIT, unfit
-from harbortrainer.rollout.quarantine import SAMPLING
+from harbortrainer.rollout.quarantine import SAMPLING, Retries
 from harbortrainer.rollout.venue import TrialRequest
 from harbortrainer.tasks.task import Task
-from tests.support.rollouts_rig import TASKS, TURN, Rig, allow, graded, lost
+from tests.support.rollouts_rig import TASKS, TURN, Rig, graded, lost
 
 
 async def test_groups_in_order_of_tasks_under_one_limit(tmp_path: Path) -> None:
@@ -237,9 +237,7 @@ def silent_server(rig: Rig, sec: float) -> None:
     silences._sign_at = asyncio.get_running_loop().time() - sec
 
 
-async def test_trials_that_a_silent_server_took_cost_neither_attempt_nor_task_nor_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_trials_that_a_silent_server_took_cost_neither_attempt_nor_task_nor_run(tmp_path: Path) -> None:
     """More faults in more than one task than a batch without any grade has patience for."""
     times: dict[str, int] = {}
 
@@ -248,8 +246,7 @@ async def test_trials_that_a_silent_server_took_cost_neither_attempt_nor_task_no
         times[slot] = times.get(slot, 0) + 1
         return lost(request, detail=f"{SAMPLING}no answer within 600 s") if times[slot] <= 2 else graded(request)
 
-    allow(monkeypatch, attempts=1, faults=1)
-    rig = Rig(tmp_path, twice_lost)
+    rig = Rig(tmp_path, twice_lost, retries=Retries(attempts=1, faults=1))
     silent_server(rig, 90.0)
     groups = await rig.go()
     assert [len(group.trajectories_G) for group in groups] == [3, 3, 3] and not rig.journal.quarantined
@@ -267,12 +264,9 @@ async def test_a_server_that_is_silent_for_too_long_or_answers_with_faults_ends_
 
 
 @pytest.mark.parametrize(("places", "failed"), [(4, 8), (15, 24), (1, 8)])
-async def test_a_batch_is_given_up_after_two_waves_on_all_hosts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: int, failed: int
-) -> None:
+async def test_a_batch_is_given_up_after_two_waves_on_all_hosts(tmp_path: Path, places: int, failed: int) -> None:
     """`places`: of the hosts that have joined; none is left = 1."""
-    allow(monkeypatch, attempts=9, faults=99)
-    rig = Rig(tmp_path, lost)
+    rig = Rig(tmp_path, lost, retries=Retries(attempts=9, faults=99))
     rig.rollouts._gates.containers.resize(places)
     with pytest.raises(EnvironmentFault, match=r"no trial of the batch could be run; \d+ failed") as told:
         await rig.go()

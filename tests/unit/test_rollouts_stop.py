@@ -9,11 +9,12 @@ import pytest
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.attempts import trial_seed
+from harbortrainer.rollout.quarantine import Retries
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.stopping import SIGNAL_STATUS, Stop, Stopped, run_until
 from harbortrainer.venues.harbor.trial import TrialRequest
 from tests.support.fakes import chat_template
-from tests.support.rollouts_rig import Rig, allow, graded, lost
+from tests.support.rollouts_rig import Rig, graded, lost
 
 
 class StoppedRig(Rig):
@@ -92,23 +93,17 @@ async def test_a_place_goes_on_with_the_attempt_that_an_earlier_process_had_reac
     assert dict(rig.journal.fates)["s000004-p00-g00-a3"] == "dropped"
 
 
-async def test_an_outcome_that_is_always_replaced_ends_with_max_attempts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_outcome_that_is_always_replaced_ends_with_max_attempts(tmp_path: Path) -> None:
     def run(request: TrialRequest) -> Trajectory:
         return Trajectory(request.task.name, request.name, graded(request).turns, 0.0, Outcome.MAX_TURNS)
 
-    allow(monkeypatch, attempts=2)
-    rig = Rig(tmp_path, run, outcome_policy={"max_turns": "replace"})
+    rig = Rig(tmp_path, run, retries=Retries(attempts=2), outcome_policy={"max_turns": "replace"})
     await rig.go(group_size=1)
     assert len(rig.requests) == 6 and len(rig.finished) == 3
 
 
-async def test_faults_of_an_earlier_process_count_towards_the_quarantine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allow(monkeypatch, attempts=1)
-    first = Rig(tmp_path, lambda r: lost(r) if r.task.name == "b" else graded(r))
+async def test_faults_of_an_earlier_process_count_towards_the_quarantine(tmp_path: Path) -> None:
+    first = Rig(tmp_path, lambda r: lost(r) if r.task.name == "b" else graded(r), retries=Retries(attempts=1))
     before = [t for group in await first.go() for t in group.lost]
     assert len(before) == 3
     rig = Rig(tmp_path, graded)

@@ -138,8 +138,8 @@ def test_a_call_that_cannot_be_written_leaves_its_conversation_out(tmp_path: Pat
         load(file)
 
 
-def test_parquet_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="the extra parquet is here")
+def test_parquet_needs_its_extra(tmp_path: Path) -> None:
     (tmp_path / "d.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match=r"d.parquet: needs pyarrow; install this package with its extra parquet"):
         load(tmp_path / "d.parquet")

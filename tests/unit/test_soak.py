@@ -11,7 +11,6 @@ from bench import soak
 from bench.journal import audit
 from bench.kills import AUDITED
 from harbortrainer.durable.jsonl import read_lines
-from harbortrainer.rollout import attempts, quarantine
 from harbortrainer.run.directory import RunDirectory
 
 STEPS = 16
@@ -30,11 +29,13 @@ class SureFaults(soak.Faults):
         return super().comes(kind, 1.0 if self.chances[kind] == 3 else SHARES.get(kind, share))
 
 
-async def test_nothing_is_lost_or_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, limit in ((attempts, "MAX_ATTEMPTS"), (quarantine, "MAX_FAULTS")):  # the soak sets them
-        monkeypatch.setattr(module, limit, getattr(module, limit))
-    monkeypatch.setattr(soak, "forget_killed_run", lambda: None)  # of all tests' objects: a third of a second each
-    faults, meter = SureFaults(3), soak.Meter()
+class LightMeter(soak.Meter):
+    def forget_killed_run(self) -> None:
+        """Leave it: to collect all tests' objects takes a third of a second each time."""
+
+
+async def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    faults, meter = SureFaults(3), LightMeter()
     arguments = argparse.Namespace(steps=STEPS, most_stale=2, trace=False, kills=True, steps_a_life=3, save_every=2)
     await soak.soak(tmp_path, arguments, faults, meter)
     run = RunDirectory(tmp_path / "run")

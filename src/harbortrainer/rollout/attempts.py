@@ -15,12 +15,11 @@ from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName
 from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, PASSING, UNFIT, UNSUPPLIED, OutcomePolicy
 from harbortrainer.other_models.judge import Judge
 from harbortrainer.rollout.gates import TrialState
-from harbortrainer.rollout.quarantine import Quarantine, lost_to_server
+from harbortrainer.rollout.quarantine import RETRIES, Quarantine, Retries, lost_to_server
 from harbortrainer.rollout.venue import Host, Room, RunParts, TrialCancelled, TrialRequest
 from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.task import Task
 
-MAX_ATTEMPTS = 3  # trials in one slot of a group, when faults leave them ungraded
 MAX_OUTAGES = 10  # of a venue's service or the server in one slot; a trial hit by one is replaced and costs no attempt
 log = logging.getLogger("harbortrainer")
 
@@ -66,6 +65,7 @@ class Attempts:
     journal: TrialJournal
     stop: Stop
     judge: Judge | None = None  # of training; an evaluation never asks it
+    retries: Retries = RETRIES
 
     async def fill(
         self, first: TrialRequest, policy: OutcomePolicy, note: OnTrajectory, keep: OnTrajectory
@@ -92,7 +92,7 @@ class Attempts:
                 failed += fault
                 self.quarantine.note(trajectory)
             quarantined = trajectory.task_name in self.quarantine.reasons
-            retry = fault and not quarantined and failed < MAX_ATTEMPTS and outages < MAX_OUTAGES
+            retry = fault and not quarantined and failed < self.retries.attempts and outages < MAX_OUTAGES
             if retry:
                 after = f" {AFTER_OUTAGE}" if hit_by_outage else ""
                 disposition = f"replaced by {self._numbered(first, attempt + 1).name}{after}"

@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
@@ -12,8 +13,18 @@ log = logging.getLogger("harbortrainer")
 SAMPLING = "sampling: "  # begins the detail of a trial that was lost to the server
 UNANSWERED = f"{SAMPLING}the first request had no answer when the time was over"
 USER = "user: "  # begins that of one whose simulated user failed
-MAX_FAULTS = 6  # of one task in a row
 _NO_SPACE = "no space left on device"  # in the text of a daemon's answers
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """Limits of a run with faults: ungraded trials of one slot of a group, faults of one task in a row."""
+
+    attempts: int = 3
+    faults: int = 6
+
+
+RETRIES = Retries()
 
 
 def lost_to_server(trajectory: Trajectory) -> bool:
@@ -32,15 +43,15 @@ def blames_task(trajectory: Trajectory) -> bool:
 
 
 class Quarantine:
-    """Excludes a task after MAX_FAULTS faults in a row that are not the server's or the policy's; UNFIT ones at once.
+    """Excludes a task after `most` faults in a row that are not the server's or the policy's; UNFIT ones at once.
 
     `reasons`: task name -> why, those of an earlier process included. `n_tasks`: of the run.
     """
 
     n_tasks = FIRST
 
-    def __init__(self, reasons: Mapping[str, str]) -> None:
-        self.reasons = dict(reasons)
+    def __init__(self, reasons: Mapping[str, str], most: int = RETRIES.faults) -> None:
+        self.reasons, self._most = dict(reasons), most
         self._in_a_row: Counter[str] = Counter()
         self._unfit: dict[str, str] = {}  # of tasks that could ask the policy, or could not for their prompt: why not
 
@@ -57,7 +68,7 @@ class Quarantine:
                 log.warning("task %s is left out of the run: %s", task, trajectory.detail)
         elif blames_task(trajectory):
             self._in_a_row[task] += 1
-            if self._in_a_row[task] >= MAX_FAULTS and task not in self.reasons:
+            if self._in_a_row[task] >= self._most and task not in self.reasons:
                 self.reasons[task] = f"{trajectory.outcome}: {trajectory.detail}"
                 log.warning(
                     "task %s is left out of the run after %d faults in a row, the last: %s",

@@ -30,7 +30,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.rollout.attempts import NO_JOURNAL, Attempts, OnTrajectory, TrialJournal, trial_seed
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, TrialObserver, n_containers
-from harbortrainer.rollout.quarantine import Quarantine, lost_to_server
+from harbortrainer.rollout.quarantine import RETRIES, Quarantine, Retries, lost_to_server
 from harbortrainer.rollout.venue import Room, RunParts, Say, TrialRequest, Venue
 from harbortrainer.stopping import Stop, Stopped, first_error, run_until
 from harbortrainer.tasks.task import Task
@@ -92,6 +92,7 @@ class Rollouts:
         venues: Mapping[str, Venue] = MappingProxyType({}),
         judge: Judge | None = None,
         users: Users | None = None,
+        retries: Retries = RETRIES,
     ) -> None:
         """`faults`: an earlier process's last ones in a row; `venues`: replace those of the registry.
 
@@ -102,10 +103,12 @@ class Rollouts:
         self._settings = RunParts(config, sampler, template, run_id, gates=gates, observer=observer, users=users)
         self._rooms = _Rooms(self._settings, venues)
         self._policy = outcome_policy(config.outcome_policy)
-        self._quarantine = Quarantine(journal.quarantined)
+        self._quarantine = Quarantine(journal.quarantined, retries.faults)
         for fault in faults:
             self._quarantine.note(fault)
-        self._attempts = Attempts(self._settings, self._rooms, self._quarantine, journal, self._stop, judge)
+        self._attempts = Attempts(
+            self._settings, self._rooms, self._quarantine, journal, self._stop, judge=judge, retries=retries
+        )
         self._graded = False  # whether any trial of this run was
 
     @property

@@ -183,7 +183,7 @@ class Ledger:
         return max(self._digests, default=-1) + 1
 
     def attempts(self, first: str) -> tuple[int, int]:
-        """Get trials that ended in the slot of the trial `first`, and the faults among them that MAX_ATTEMPTS counts.
+        """Get trials that ended in the slot of the trial `first`, and the faults among them that cost an attempt.
 
         A cancelled trial is run again under its own name. A slot that was given up starts to count anew.
         """

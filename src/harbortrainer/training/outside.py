@@ -16,6 +16,7 @@ from harbortrainer.config import RunSettings, ToolFormat
 from harbortrainer.other_models.chat_client import ChatClient, OpenChatClient
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.report.write import leave_report
+from harbortrainer.rollout.quarantine import RETRIES, Retries
 from harbortrainer.rollout.venue import Venue
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.metrics import RowSink
@@ -44,6 +45,7 @@ class Outside:
     open_endpoint: OpenChatClient = ChatClient  # of simulated user and judge
     start_wandb: StartWandb = start_wandb
     leave_report: Callable[[Path], str] = leave_report
+    retries: Retries = RETRIES
 
     async def connect(self, config: RunSettings, say: Say = log.info) -> Backend:
         """Return a server that answered, with its measured contract. Raises UserError."""

@@ -171,6 +171,7 @@ class Wiring[C: RunSettings]:
         return Rollouts(
             self.config, self.sampler, self.template, run_ids(run).run_id, ledger, self.stop, faults=past,
             observer=self.display.watcher, venues=self.outside.venues, judge=self.judge, users=self.users,
+            retries=self.outside.retries,
         )  # fmt: skip
 
     async def parts(
