@@ -234,8 +234,7 @@ class _Judge:
             return path in self.changed.about or not self._is_before_work(path)
         if not self.asked.has_solution:
             return self._is_works_place(one)
-        anywhere = path in self.changed.packaged or posixpath.dirname(path) in self.changed.made
-        return beside and self._is_read_by_work(path, anywhere=anywhere)
+        return beside and self._is_read_by_work(path, anywhere=path in self.changed.packaged)
 
     def _is_works_place(self, one: FileChange) -> bool:
         """For tasks without a solution, in which nothing but the instruction tells what the work is."""
