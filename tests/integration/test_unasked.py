@@ -120,8 +120,8 @@ if grep -q Hello /app/hello.txt && [ "$(greet || hey)" = hi ]; then echo 1; else
     assert paths[-1] in found[-1][1].fault
 
 
-async def test_honest_ways_that_no_solution_tells_are_never_graded_0(tmp_path: Path) -> None:
-    """Another file of /etc/profile.d than the solution's was; changed files of the image were `unasked`."""
+async def test_honest_ways_that_no_solution_tells_are_paid(tmp_path: Path) -> None:
+    """Other settings of login shells than the solution's were graded 0; changed files of the image were `unasked`."""
     graded = "&& r=1 || r=0\necho $r > /logs/verifier/reward.txt\n"
     login = f"""[ "$(bash -lc 'echo $REGION')" = eu ] {graded}"""
     replaced = f"[ $(grep -rl bar /app/data | wc -l) = 40 ] && ! grep -rq foo /app/data {graded}"
@@ -142,12 +142,11 @@ async def test_honest_ways_that_no_solution_tells_are_never_graded_0(tmp_path: P
     }
     shutil.rmtree(made["replaced"] / "solution")
     scripts = (
-        "echo 'export REGION=eu' > /etc/profile.d/60-region.sh",
+        "echo 'export REGION=eu' >> /etc/profile",
         "cd /app/data; for one in *.txt; do sed s/foo/bar/ $one > $one.new && mv $one.new $one; done",
     )
     trials = await product_trials(zip(made.values(), scripts, strict=True))
-    assert [trial.reward for trial in trials] == [None, 1], trials
-    assert not recorded(tmp_path / "login")["hooked"]
+    assert [trial.reward for trial in trials] == [1, 1], trials
 
 
 async def test_a_solution_that_takes_longer_than_all_verifications_is_waited_for(tmp_path: Path) -> None:
@@ -257,6 +256,12 @@ HONEST = {
         "Sort all lists below /srv/given.\n",
         "sort -o /srv/given/one.txt /srv/given/one.txt",
         "sort -c /srv/given/one.txt",
+    ),
+    "made": ("Move /srv/given to /srv/made.\n", "mv /srv/given /srv/made", "grep -qx 1 /srv/made/one"),
+    "command": (
+        "Make the command `two`, which prints 2.\n",
+        "printf '#!/bin/sh\\necho 2\\n' > /usr/local/bin/two; chmod +x /usr/local/bin/two",
+        "[ $(two) = 2 ]",
     ),
     "folder": ("Remove the working directory.\n", "cd /; rm -r /app", "[ ! -e /app ]"),
 }

@@ -103,3 +103,57 @@ def test_a_number_is_a_port_only_where_something_is_to_be_served() -> None:
     assert not Asked(Footprint(), "At most 30 lines.").allows_process(process)
     assert not Asked(None, "At most 30 lines.").allows_process(process)
     assert Asked(None, "Serve it on 30.").allows_process(process)
+
+
+@pytest.mark.parametrize(
+    ("solution", "path", "is_setting"),
+    [
+        ("/etc/profile.d/site.sh", "/etc/profile.d/50-umask.sh", True),
+        ("/etc/profile.d/site.sh", "/etc/profile", True),
+        ("/etc/logrotate.d/app", "/etc/logrotate.conf", True),
+        ("/etc/ssh/sshd_config", "/etc/ssh/sshd_config.d/10.conf", True),
+        ("/etc/profile.d/site.sh", "/etc/bash.bashrc", False),
+        ("/etc/ld.so.conf.d/x.conf", "/etc/ld.so.preload", False),
+        ("/etc/motd", "/etc/profile.d/site.sh", False),
+        ("/opt/x.d/a", "/opt/x.d/b", False),  # who knows what reads it
+    ],
+)
+def test_settings_that_a_solution_makes_may_be_in_another_file_of_the_same(
+    solution: str, path: str, is_setting: bool
+) -> None:
+    assert Asked(Footprint(frozenset({solution})), "").is_setting(path) is is_setting
+
+
+@pytest.mark.parametrize(
+    ("path", "is_new"),
+    [
+        ("/srv/site/a/index.html", True),
+        ("/srv/old/a", False),  # the image has the folder
+        ("/home/deploy/.ssh/authorized_keys", True),
+        ("/home/other/.profile", False),
+        ("/usr/lib/tool/x", False),
+        ("/opt/x", False),
+    ],
+)
+def test_new_folders_that_an_instruction_names_are_work_where_no_solution_tells(path: str, is_new: bool) -> None:
+    made = {"/srv/site", "/srv/site/a", "/home/deploy", "/home/deploy/.ssh", "/home/other", "/usr/lib/tool", "/opt"}
+    text = "Make /srv/site of /srv/old for the user deploy; see /usr/lib/tool and /opt."
+    assert Asked(None, text).is_new_place(path, made) is is_new
+    assert not Asked(Footprint(), text).is_new_place(path, made)
+
+
+def test_a_command_that_an_instruction_names_is_asked_for_where_no_solution_tells() -> None:
+    text, paths = "The command `report` prints x by jq.", ("/usr/local/bin/report", "/usr/bin/jq", "/usr/lib/report")
+    assert [Asked(None, text).allows(path) for path in paths] == [True, False, False]
+    assert not Asked(SOLUTION, text).allows(paths[0])
+
+
+def test_any_process_may_run_where_the_instruction_and_the_solution_leave_one() -> None:
+    process, leaves = Process("python3"), Footprint(processes=frozenset({"beat.sh"}))
+    kinds = (
+        (leaves, "Keep it running."),
+        (leaves, "Do it."),
+        (Footprint(), "Keep it running."),
+        (None, "Keep it running."),
+    )
+    assert [Asked(*one).allows_process(process) for one in kinds] == [True, False, False, True]

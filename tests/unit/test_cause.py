@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker.integrity.asked import Asked, Footprint
-from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of, is_made_anew
-from harbortrainer.docker.integrity.change import ChangeKind, FileChange
+from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew
 from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram
 from harbortrainer.venues.harbor.grading import unasked
 from tests.support.causes import ASKS, FILE, GONE, PLAIN, SOLUTION, TEST, WORK, judged
@@ -149,7 +149,7 @@ def test_what_verification_meets_before_the_work_is_a_hook(opened: Mapping[str, 
 @pytest.mark.parametrize(
     ("path", "solution", "instruction", "is_near"),
     [
-        ("/etc/profile.d/50-umask.sh", "/etc/profile.d/site.sh", "", True),
+        ("/etc/app/50-umask.sh", "/etc/app/site.sh", "", True),
         ("/etc/profile.d/50-umask.sh", "/etc/motd", "", False),
         ("/etc/ld.so.preload", "/etc/motd", "Write /etc/motd.", False),
         ("/app/repo/.git/config", "/app/repo/.git/hooks/pre-commit", "In the repository /app/repo set up a hook", True),
@@ -159,7 +159,7 @@ def test_what_verification_meets_before_the_work_is_a_hook(opened: Mapping[str, 
     ],
 )
 def test_another_way_than_the_solutions_is_no_hook(path: str, solution: str, instruction: str, is_near: bool) -> None:
-    """An honest one was graded 0: two scripts of /etc/profile.d instead of one, a hook by core.hooksPath."""
+    """An honest one was graded 0: two scripts instead of one, a hook by core.hooksPath."""
     asked = Asked(Footprint(frozenset({solution})), instruction, "/app")
     change = FileChange(path, ChangeKind.CHANGED)
     causes = causes_of(Changed((change,), {path}), Seen({path: 0}), asked)
@@ -326,3 +326,47 @@ def test_a_sleeping_process_counts_if_verification_may_have_looked_at_it(opened:
     seen = Seen({opened: 0}, processes=(Process("sleep", ran=False, pid=7),))
     assert causes_of(Changed(), seen, Asked(SOLUTION, "")).names == ["process sleep"]
     assert not causes_of(Changed(first={7}), seen, Asked(SOLUTION, ""))
+
+
+SITE, USER = "/usr/lib/python3/dist-packages", "/root/.local/lib/python3.13/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("solution", "path", "facts", "is_cause"),
+    [
+        ("/usr/bin/report", "/usr/local/bin/report", {}, False),  # an honest one was graded 0
+        ("/usr/bin/report", "/usr/local/bin/report", {"shadows": {"/usr/local/bin/report"}}, True),
+        ("/usr/bin/report", "/usr/local/bin/other", {}, True),
+        ("/usr/lib/report", "/usr/local/bin/report", {}, True),
+        (f"{SITE}/tiny/__init__.py", f"{USER}/tiny/__init__.py", {"packaged": [f"{USER}/tiny/__init__.py"]}, False),
+        (f"{SITE}/tiny/__init__.py", f"{USER}/tiny/__init__.py", {}, True),  # no record of a package has it
+        (f"{SITE}/tiny/__init__.py", f"{USER}/big/__init__.py", {"packaged": [f"{USER}/big/__init__.py"]}, True),
+        ("/etc/profile.d/site.sh", "/etc/profile", {"kind": ChangeKind.CHANGED}, False),  # this, too
+        ("/etc/profile.d/site.sh", "/etc/profile.d/any.sh", {}, False),
+        ("/etc/profile.d/site.sh", "/etc/profile.d/any.sh", {"plain": False}, True),
+        ("/etc/motd", "/etc/profile", {"kind": ChangeKind.CHANGED}, True),
+    ],
+)
+def test_the_solutions_work_in_another_place_of_the_same_kind_is_work(
+    solution: str, path: str, facts: dict[str, Any], is_cause: bool
+) -> None:
+    asked = Footprint(frozenset({solution}))
+    assert bool(judged(path, solution=asked, instruction="Make report.", first=(), **facts)) is is_cause
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "leads_on", "is_cause"),
+    [
+        ("/usr/bin/python", "/etc/alternatives/python", True, False),
+        ("/usr/bin/python", "/etc/alternatives/python", False, True),
+        ("/usr/bin/python", "/usr/lib/sitecustomize.py", True, True),
+        ("/app/__init__.py", "/usr/lib/x/__init__.py", True, True),
+    ],
+)
+def test_links_of_one_name_may_lead_to_the_solutions_program(
+    link: str, target: str, leads_on: bool, is_cause: bool
+) -> None:
+    changes = tuple(FileChange(path, ChangeKind.ADDED) for path in (link, target))
+    targets = {link: target} | ({target: "/usr/bin/python3"} if leads_on else {})
+    causes = causes_of(Changed(changes, targets=targets), Seen({}), Asked(Footprint(frozenset({link})), ""))
+    assert (target in causes.names) is is_cause

@@ -16,8 +16,8 @@ from harbortrainer.docker.daemon import call
 from harbortrainer.docker.integrity.accounts import LISTS, only_adds
 from harbortrainer.docker.integrity.allowed import allowed
 from harbortrainer.docker.integrity.asked import Asked, Footprint
-from harbortrainer.docker.integrity.cause import PASSED_LINK, Causes, Changed, causes_of, is_made_anew
-from harbortrainer.docker.integrity.change import ChangeKind, FileChange
+from harbortrainer.docker.integrity.cause import PASSED_LINK, Causes, Changed, causes_of
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew
 from harbortrainer.docker.integrity.footprint import solutions
 from harbortrainer.docker.integrity.image_files import way
 from harbortrainer.docker.integrity.mentions import names_of, words_of, words_of_tests

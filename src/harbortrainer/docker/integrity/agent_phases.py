@@ -16,7 +16,7 @@ from harbortrainer.docker.box.shell import Output, Shells
 from harbortrainer.docker.daemon import call, engine, first_process
 from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.integrity.asked import Footprint, without_numbers
-from harbortrainer.docker.integrity.cause import is_made_anew
+from harbortrainer.docker.integrity.change import is_made_anew
 from harbortrainer.docker.integrity.living import shown
 from harbortrainer.docker.integrity.network_files import READ_NETWORK, network_files, network_script, parse_network
 from harbortrainer.docker.integrity.processes import Processes

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from harbortrainer.docker.integrity.cause import is_made_anew
+from harbortrainer.docker.integrity.change import is_made_anew
 from harbortrainer.durable.listed import Listed, digest, quoted, read_list, unquoted, write_list
 
 ALLOWED_FILE = "allowed.txt"

@@ -31,6 +31,11 @@ _OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?", re.DOTALL)  # co
 _SHARED = re.compile(
     r"/?|/(?:root|home|tmp|var|opt|srv|mnt|run|media|dev|proc|sys|home/[^/]+|var/(?:log|lib|cache|tmp|run))"
 )
+_COMMAND = re.compile(r"\b(?:command|program|tool|script|executable)s?\s+[`'\"]?([\w.+-]*\w)", re.I)
+# The PATH of most images.
+PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_DROP_IN = re.compile(r"(/etc/.+)\.d/[^/]+")  # a file of a folder of which a program reads all files
+_MODULE = re.compile(r".*/(?:site|dist)-packages/(.+)", re.DOTALL)
 LEAST_NAME = 3  # characters of a file's name in an instruction
 
 
@@ -76,8 +81,12 @@ class Asked:
         self._named = {_normal(path) for path in named}
         self._names = {PurePosixPath(path).name for path in footprint.paths}
         self.words = set(_WORD.findall(instruction))
+        self._commands = set() if self.has_solution else set(_COMMAND.findall(instruction))
+        self._programs = {PurePosixPath(path).name for path in footprint.paths if _is_command(path)}
         self._tests = tests
         self._hints = set(_PART.findall(instruction.lower()))
+        self._settings = {_setting(path) for path in footprint.paths}
+        self._modules = {found[1] for path in footprint.paths if (found := _MODULE.fullmatch(path))}
         self._filled = {posixpath.dirname(path) for path in footprint.paths - footprint.made}
         leaves = footprint.ports or footprint.processes
         serves = leaves if self.has_solution else _SERVES.search(instruction) or _RUNS.search(instruction)
@@ -87,7 +96,10 @@ class Asked:
         self._allowed, self._processes = allowed, footprint.processes
         self._folders = tuple(one for one in allowed if one.endswith("/"))
         self.installs = bool(_INSTALLS.search(instruction)) and not _FORBIDS.search(instruction)
-        self.runs = bool(leaves or _RUNS.search(instruction))
+        is_to_run = _RUNS.search(instruction) is not None
+        self.runs = bool(leaves) or is_to_run
+        # a name tells little: a policy chooses that of its own
+        self._any_runs = is_to_run and (bool(footprint.processes) or not self.has_solution)
         self.deletes = bool(_DELETES.search(instruction))
         self.signals = bool(_SIGNALS.search(instruction))
         folders = {work.rstrip("/"), *named}
@@ -123,6 +135,8 @@ class Asked:
         if not all(one in self.words for one in above if one.startswith(".")):
             return False
         folder, name = posixpath.split(path)
+        if _is_command(path) and name in self._commands:
+            return True
         return self._has_name(path, self.words) or (folder in self._named and name in self.words)
 
     def _has_name(self, path: str, words: Collection[str]) -> bool:
@@ -164,6 +178,47 @@ class Asked:
         """Return whether the solution makes a file of this name, elsewhere; not in /, where tools look for settings."""
         return posixpath.basename(path) in self._names and path.count("/") > 1
 
+    def is_new_place(self, path: str, made: Collection[str]) -> bool:
+        """Return whether it lies in a folder of `made` that is work where no solution tells.
+
+        The instruction names its path, or an account of which it is the home.
+        """
+        if self.has_solution:
+            return False
+        above = [one for one in way(posixpath.dirname(path)) if one in made]
+        named = any(f"{one}/" in self._places for one in above if one in self._named)
+        return named or any(
+            posixpath.dirname(one) == "/home" and posixpath.basename(one) in self.words for one in above
+        )
+
+    def is_subject(self, path: str) -> bool:
+        """Return whether it lies in a folder of settings, or of state, of what the instruction of a task without a
+        solution speaks of: cron and /etc/cron.d or /var/spool/cron.
+        """
+        is_state = path.startswith("/var/")
+        if self.has_solution or not (is_state or _DROP_IN.fullmatch(path)):
+            return False
+        names = PurePosixPath(path).parent.parts[3 if is_state else 2 :]
+        parts = {part for name in names for part in _PART.findall(name)}
+        return any(
+            one == f"{part}d" or part == one or (len(one) >= 4 and part.startswith(one))
+            for part in parts
+            for one in self._hints
+        )
+
+    def is_setting(self, path: str) -> bool:
+        """Return whether the solution writes the same settings in another file: X.d/any of the same X, X or X.conf."""
+        return path.startswith("/etc/") and _setting(path) in self._settings
+
+    def is_same_module(self, path: str) -> bool:
+        """Return whether the solution changes the same file of a Python package, installed elsewhere."""
+        found = _MODULE.fullmatch(path)
+        return found is not None and found[1] in self._modules
+
+    def is_twin_program(self, path: str, *, is_link: bool) -> bool:
+        """Return whether the solution makes a program of this name; links of a chain to it may lie anywhere."""
+        return posixpath.basename(path) in self._programs and (is_link or _is_command(path))
+
     def allows_process(self, process: Process) -> bool:
         """Return whether it may live during verification."""
         if process.name in self._by_user:
@@ -172,7 +227,7 @@ class Asked:
             return False
         if process.ports:
             return self._ports.issuperset(process.ports)
-        return process.name in self._processes or (not self.has_solution and self.runs)
+        return process.name in self._processes or self._any_runs
 
     def allows_socket(self, socket: str) -> bool:
         """Return whether something may listen there: "tcp PORT", "udp PORT" or "unix NAME".
@@ -194,6 +249,12 @@ def without_numbers(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
+def _setting(path: str) -> str:
+    """What a file configures: /etc/x for /etc/x.d/any and /etc/x.conf."""
+    found = _DROP_IN.fullmatch(path)
+    return (found[1] if found else path).removesuffix(".conf")
+
+
 def is_shared(folder: str) -> bool:
     """Return whether everybody has something in this folder."""
     return _SHARED.fullmatch(folder) is not None
@@ -202,6 +263,11 @@ def is_shared(folder: str) -> bool:
 def is_program(path: str) -> bool:
     """Return whether programs and their libraries are there."""
     return _PROGRAM.fullmatch(path) is not None
+
+
+def _is_command(path: str) -> bool:
+    """Whether it lies where shells look for programs."""
+    return posixpath.dirname(path) in PROGRAMS
 
 
 def is_of_user(path: str) -> bool:

@@ -8,17 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_shared
-from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_often_cleaned
-from harbortrainer.docker.integrity.living import DEVICES, EPHEMERAL, is_system
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew, is_often_cleaned
+from harbortrainer.docker.integrity.living import EPHEMERAL, is_system
 from harbortrainer.docker.integrity.syscalls import SIGNAL
 from harbortrainer.docker.integrity.watch import Process, Seen
 from harbortrainer.docker.integrity.watched import MOST_READERS
 
-_MADE_ANEW = re.compile(
-    rf"/(tests|logs/(?:verifier|\.before)|dev/(?:{DEVICES})|proc|sys)(/.*)?"
-    "|/logs(/agent|/artifacts)?|/dev(/shm|/mqueue)?",
-    re.DOTALL,
-)
 PASSED_LINK = "link (removed)"  # among sockets: a symbolic one of a moment, of which nothing tells where it was
 _LOG = re.compile("/logs/(?:agent|artifacts)/")  # which the trainer fills, too
 _TESTS, _SYSTEM = "/tests/", ("/", "/dev")
@@ -223,10 +218,17 @@ class _Judge:
         path = one.path
         if path in self.changed.shadows:
             return False
-        if path in self.linked and not (self.asked.has_solution and (is_system(path) or is_of_user(path))):
+        same_program = self.asked.is_twin_program(path, is_link=path in self.changed.targets)
+        own = self.asked.has_solution and (is_system(path) or is_of_user(path))
+        if path in self.linked and (same_program or not own):
             return one.kind is ChangeKind.ADDED
+        is_module = path in self.changed.packaged and self.asked.is_same_module(path)
+        if is_module or (path in self.changed.plain and self.asked.is_setting(path)):
+            return True
         beside = one.kind is ChangeKind.ADDED and path in self.changed.plain
-        if beside and self.asked.is_twin(path) and self.changed.is_new_name(name := PurePosixPath(path).name):
+        name = PurePosixPath(path).name
+        is_twin = self.asked.is_twin(path) and self.changed.is_new_name(name)
+        if beside and (is_twin or same_program):
             return name in self.asked.words or not self._is_before_work(path)
         if path in self.changed.packaged and (self.asked.installs or not self.asked.has_solution):
             return path in self.changed.about or not self._is_before_work(path)
@@ -238,10 +240,14 @@ class _Judge:
         """For tasks without a solution, in which nothing but the instruction tells what the work is."""
         if one.path in self.changed.accounts or (one.kind is ChangeKind.REMOVED and self.asked.is_area(f"{one.path}/")):
             return True
+        if self.asked.is_new_place(one.path, self.changed.made):
+            return not self._leads_writes(one)
         if self.asked.is_area(one.path):
             return not self._leads_writes(one) and (not self._is_before_work(one.path) or self._is_asked_by_tests(one))
         if one.path not in self.changed.plain:
             return self._is_out_of_sight(one)
+        if self.asked.is_subject(one.path) and posixpath.dirname(one.path) not in self.changed.made:
+            return self._is_read_alone(one.path)
         if one.kind is not ChangeKind.ADDED or self._is_verifications(one.path):
             return False
         return self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
@@ -295,10 +301,12 @@ class _Judge:
         is_same = one.kind is ChangeKind.CHANGED and self.changed.is_same(one.path)
         of_image = one.kind is ChangeKind.CHANGED and "/." not in one.path and not is_same
         if one.path in self.changed.plain and (of_image or self.asked.is_tested(one.path)):
-            readers = self.seen.readers.get(one.path, ())
-            all_known = 0 < len(readers) < MOST_READERS
-            return all_known and all(self._is_of_tests(reader, one.path) for reader in readers)
+            return self._is_read_alone(one.path)
         return is_same
+
+    def _is_read_alone(self, path: str) -> bool:
+        readers = self.seen.readers.get(path, ())
+        return 0 < len(readers) < MOST_READERS and all(self._is_of_tests(reader, path) for reader in readers)
 
     def _is_of_tests(self, process: int, path: str) -> bool:
         if process not in self._verifiers:
@@ -358,7 +366,9 @@ class _Judge:
                 yield path
 
     def _may_be_work(self, one: FileChange) -> bool:
-        return not self.asked.has_solution and (self.asked.is_area(one.path) or self.asked.speaks_of(one.path))
+        """In /etc, too: an honest line in a setting may be all of the work, which no word of the instruction names."""
+        hinted = self.asked.is_area(one.path) or self.asked.speaks_of(one.path) or one.path.startswith("/etc/")
+        return not self.asked.has_solution and hinted
 
     def _is_no_service(self, living: Collection[Process]) -> bool:
         """Whether something goes on running although neither the solution nor the instruction wants that."""
@@ -380,8 +390,3 @@ class _Judge:
 def causes_of(changed: Changed, seen: Seen, asked: Asked) -> Causes:
     """Return what the reward of a verification may depend on although the task does not ask for it."""
     return _Judge(changed, seen, asked).causes()
-
-
-def is_made_anew(path: str) -> bool:
-    """Return whether verification makes it again, or it is no file of the container's layer."""
-    return _MADE_ANEW.fullmatch(path) is not None

@@ -4,6 +4,13 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from harbortrainer.docker.integrity.living import DEVICES
+
+_MADE_ANEW = re.compile(
+    rf"/(tests|logs/(?:verifier|\.before)|dev/(?:{DEVICES})|proc|sys)(/.*)?"
+    "|/logs(/agent|/artifacts)?|/dev(/shm|/mqueue)?",
+    re.DOTALL,
+)
 _OFTEN_CLEANED = re.compile("/(?:tmp|var|run|root|home|solution|logs/agent|logs/artifacts)/")
 
 
@@ -31,3 +38,8 @@ class FileChange:
 def is_often_cleaned(path: str) -> bool:
     """Return whether it lies where files come and go beside all work."""
     return _OFTEN_CLEANED.match(path) is not None
+
+
+def is_made_anew(path: str) -> bool:
+    """Return whether verification makes it again, or it is no file of the container's layer."""
+    return _MADE_ANEW.fullmatch(path) is not None

@@ -18,13 +18,12 @@ from harbortrainer.docker.box.archive import entry
 from harbortrainer.docker.box.one_off import one_off
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.image import Image
-from harbortrainer.docker.integrity.cause import is_made_anew
-from harbortrainer.docker.integrity.change import ChangeKind, FileChange
+from harbortrainer.docker.integrity.asked import PROGRAMS
+from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew
 from harbortrainer.docker.integrity.image_files import ImageFiles, way
 from harbortrainer.docker.integrity.layer import MOST_CHANGES, Layer, layer_of
 
 NOTHING = "/.put-away"  # does not exist
-_PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")  # the PATH of most images
 _NOT_STARTED = ("true",)  # of a container whose files are read
 Stamps = dict[str, tuple[int, int]]
 
@@ -54,8 +53,8 @@ class Survey:
 
     def _is_shadow(self, path: str) -> bool:
         folder, _, name = path.rpartition("/")
-        others = (f"{other}/{name}" for other in _PROGRAMS if other != folder)
-        return folder in _PROGRAMS and any(self.layer.in_image(other) for other in others)
+        others = (f"{other}/{name}" for other in PROGRAMS if other != folder)
+        return folder in PROGRAMS and any(self.layer.in_image(other) for other in others)
 
     @functools.cached_property
     def targets(self) -> dict[str, str]:

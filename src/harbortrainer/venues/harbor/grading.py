@@ -26,8 +26,8 @@ from harbortrainer.docker.box.archive import TooMuch
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.integrity.again import Again, GradingPlace
 from harbortrainer.docker.integrity.agent_phases import SETTLE_SEC
-from harbortrainer.docker.integrity.cause import Causes, is_made_anew
-from harbortrainer.docker.integrity.change import FileChange
+from harbortrainer.docker.integrity.cause import Causes
+from harbortrainer.docker.integrity.change import FileChange, is_made_anew
 from harbortrainer.docker.integrity.layer import MOST_CHANGES
 from harbortrainer.docker.integrity.solution import SOLUTION_SEC
 from harbortrainer.docker.integrity.watch import Seen, Sight
