@@ -143,7 +143,7 @@ UNNAMED: dict[str, Any] = {
     "toml": FAST,
     "solve": GREET,
     "test": f'[ "$(greet)" = Hello ] && {ONE} || {ZERO}\n',
-    **instructed("Install the program greet, which says Hello.\n"),
+    **instructed("Install greet, which says Hello.\n"),
 }
 
 
