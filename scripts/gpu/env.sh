@@ -103,7 +103,7 @@ start_teacher() {
   disown
   echo "{\"url\": \"http://127.0.0.1:$TEACHER_PORT/v1\", \"model\": \"teacher\"${SERVE_API_KEY:+, \"key\": \"SERVE_API_KEY\"}}" >"$OUT/teacher.json"
   until ! port_free "$TEACHER_PORT"; do
-    kill -0 "$(cat "$OUT/teacher.pid")" 2>/dev/null || { tail -n 5 "$OUT/teacher-server.log" && return 1; }
+    kill -0 "$(cat "$OUT/teacher.pid")" 2>/dev/null || { tail -n 5 "$OUT/teacher-server.log"; return 1; }
     sleep 0.2
   done
 }

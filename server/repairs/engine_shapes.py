@@ -26,7 +26,7 @@ from repairs.engine_programs import TooLarge
 TINY = 32  # tokens; no conversation of a trial is that short
 SHORTEST = 128  # tokens
 FINE = 1024  # tokens; beyond, the padding to a power of two costs more than a program
-LONG = 4096  # tokens; beyond, a pass takes a second and a program is made once
+LONG = 4096  # tokens; beyond, the padding to the middle costs more than two programs
 PASS = 8192  # tokens of a pass of a large model: more does not make a GPU faster
 FILLED = 4096  # tokens of a pass that is filled up whatever it costs
 pass_tokens = PASS  # less where the memory is small

@@ -89,14 +89,14 @@ class Asked:
         self._modules = {found[1] for path in footprint.paths if (found := _MODULE.fullmatch(path))}
         self._filled = {posixpath.dirname(path) for path in footprint.paths - footprint.made}
         leaves = footprint.ports or footprint.processes
-        serves = leaves if self.has_solution else _SERVES.search(instruction) or _RUNS.search(instruction)
+        is_to_run = _RUNS.search(instruction) is not None
+        serves = leaves if self.has_solution else is_to_run or _SERVES.search(instruction)
         self._ports = footprint.ports | ({int(port) for port in _PORT.findall(instruction)} if serves else set())
         self._ports |= {int(one.removeprefix("tcp:")) for one in allowed if one.startswith("tcp:")}
         self._by_user = {one.removeprefix("process:") for one in allowed if one.startswith("process:")}
         self._allowed, self._processes = allowed, footprint.processes
         self._folders = tuple(one for one in allowed if one.endswith("/"))
         self.installs = bool(_INSTALLS.search(instruction)) and not _FORBIDS.search(instruction)
-        is_to_run = _RUNS.search(instruction) is not None
         self.runs = bool(leaves) or is_to_run
         # a name tells little: a policy chooses that of its own
         self._any_runs = is_to_run and (bool(footprint.processes) or not self.has_solution)
