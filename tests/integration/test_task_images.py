@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.docker.checks.preflight import check_docker
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import image as images
 from harbortrainer.docker.images.inventory import image_ids, missing_images
+from harbortrainer.docker.images.needs import needs_note
 from harbortrainer.docker.keeping import ownership
 from tests.support.docker_parts import BASE, a_run, prepare_images, remove_run, up, write_task
 from tests.support.task_folder import MIRROR
@@ -23,7 +23,7 @@ async def test_an_image_that_cannot_be_pulled_is_built_from_its_dockerfile(tmp_p
     task = write_task(tmp_path / "named", dockerfile=f"{BASE}ENV MARK={tmp_path}\n", toml=NAMED)
     bare = write_task(tmp_path / "bare", dockerfile=None, toml=NAMED)
     assert [*missing_images([task, bare]).values()] == ["to pull", "to pull"]
-    assert check_docker([task, bare], 1, {})[-1] == "tasks whose images are missing here: 2 to pull (named, bare)"
+    assert needs_note([task, bare], 1, 1)[0] == "tasks whose images are missing here: 2 to pull (named, bare)"
     with pytest.raises(images.ImageError, match=f"^cannot pull image {NOWHERE}: [^\n]*$"):
         await prepare_images([bare])
     with pytest.raises(images.ImageError, match=f"^cannot pull image {NOWHERE}: [^\n]*$"):

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.durable import facts
+from harbortrainer.durable import facts, listed
 from harbortrainer.durable.facts import fact
+from harbortrainer.tasks.folders import find_fault
+from harbortrainer.venues.harbor.reading import read_listed, read_run
+from tests.support.task_folder import write_task
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +62,19 @@ def test_without_a_disk_for_them_facts_are_found_again(tmp_path: Path, monkeypat
     task = old_task(tmp_path / "set" / "a")
     assert fact(task, "n", lambda: 1) == 1
     facts._store(str(task.parent)).save()
+
+
+def test_new_tasks_are_read_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [write_task(tmp_path / "set" / f"t{n}") for n in range(4)]
+    (tasks[3] / "task.toml").write_text("= no toml")
+    old_task(tmp_path / "settled")
+    monkeypatch.chdir(tmp_path)  # a folder that is given relative to this one
+    given = [Path("set", task.name) for task in tasks]
+    read_run(given, many=2)
+    found = [fact(task, "digest", lambda: "found again") for task in tasks]
+    assert found == [listed.digest(task) for task in tasks]
+    assert all(fact(task, "needs", lambda: None) for task in tasks[:3])
+    assert fact(tasks[3], "needs", lambda: "not read: it is broken") == "not read: it is broken"
+    assert (find_fault(tasks[3]) or "").startswith("task.toml: ")
+    read_listed(given, many=2)  # what is read already is not read again
+    assert fact(tasks[0], "metadata", lambda: "not read") == "not read"

@@ -5,8 +5,11 @@ import contextlib
 import hashlib
 import json
 import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.errors import DiskFault
 
-_METHOD = 3  # raise it when a fact is found in another way
+_METHOD = 4  # raise it when a fact is found in another way
 _SETTLED_NS = 50_000_000  # a file that changed less than this before it was read may change again in the same tick
 
 
@@ -22,6 +25,32 @@ def fact(task: Path, name: str, find: Callable[[], Any]) -> Any:
     """Return the JSON value that `find` gives for a task directory, found again when a stat of its files changed."""
     folder, _, of = str(task).rpartition("/")
     return _store(folder).get(of, _stamp(str(task)), name, find)
+
+
+def read_on_all_cores(tasks: Sequence[Path], reader: Sequence[str], many: int) -> None:
+    """Keep the facts that processes of `python -m READER FILE`, one a core, find of tasks of which none is kept.
+
+    FILE has a task directory a line. `many`: tasks for which the start of a process pays. What a process did not find,
+    `fact` finds.
+    """
+    new = [str(task) for task in tasks if not _store(str(task.parent)).knows(task.name)]
+    cores = min(os.cpu_count() or 1, len(new) // many)
+    if cores < 2:
+        return
+    share = -(-len(new) // cores)
+    with tempfile.TemporaryDirectory() as place:
+        running: list[subprocess.Popen[bytes]] = []
+        for n in range(cores):
+            cache = Path(place, str(n))
+            cache.mkdir()
+            (cache / "tasks").write_text("\n".join(new[n * share : (n + 1) * share]))
+            command = [sys.executable, "-m", *reader, str(cache / "tasks")]
+            environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
+            running.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
+        for process in running:
+            process.wait()
+        for folder in {str(task.parent) for task in tasks}:
+            _store(folder).adopt(Path(place))
 
 
 @contextlib.contextmanager
@@ -41,7 +70,7 @@ class _Store:
     """The facts of one folder of tasks: name of a task -> [stamp of its files, {name: value}]."""
 
     def __init__(self, folder: str) -> None:
-        key = f"{os.path.realpath(folder)}\0{_METHOD}\0{Path(__file__).parent}"
+        key = f"{folder}\0{_METHOD}\0{Path(__file__).parent}"
         self._file = cache_folder("facts") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
         self._known: dict[str, tuple[str, dict[str, Any]]] = {}
         self._changed = False
@@ -63,6 +92,15 @@ class _Store:
             self._changed = True
         return found
 
+    def knows(self, task: str) -> bool:
+        return task in self._known
+
+    def adopt(self, place: Path) -> None:
+        """Add what other processes have saved in cache folders of `place`."""
+        for file in place.glob(f"*/harbortrainer/facts/{self._file.name}"):
+            self._known |= json.loads(file.read_text())
+            self._changed = True
+
     def save(self) -> None:
         """Write what is new; without a disk for it the next process finds it again."""
         if self._changed:
@@ -74,11 +112,12 @@ class _Store:
 
 @cache
 def _store(folder: str) -> _Store:
-    return _Store(folder)
+    real = os.path.realpath(folder)
+    return _Store(real) if real == folder else _store(real)
 
 
 def _stamp(task: str) -> tuple[str, int]:
-    """A digest of the names and stats of all files and folders of a task; the newest change, in ns."""
+    """A digest of the names, inodes and changes of all files and folders of a task; the newest change, in ns."""
     if _stamps and task in _stamps[-1]:
         return _stamps[-1][task]
     found = _taken(task)
@@ -94,8 +133,9 @@ def _taken(task: str) -> tuple[str, int]:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 s = entry.stat(follow_symlinks=False)
-                lines.append(f"{entry.path[cut:]} {s.st_mode} {s.st_size} {s.st_mtime_ns} {s.st_ctime_ns} {s.st_ino}")
-                newest = max(newest, s.st_ctime_ns)
+                changed = s.st_ctime_ns  # of content, mode and times alike
+                lines.append(f"{entry.path[cut:]} {s.st_size} {changed} {s.st_ino}")
+                newest = max(newest, changed)
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
     text = "\n".join(sorted(lines))

@@ -5,7 +5,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,27 @@ from docker.errors import DockerException
 
 from harbortrainer.cli.output import give_json
 from harbortrainer.docker.images.inventory import missing_images, missing_note
-from harbortrainer.durable.facts import fact, unchanging
+from harbortrainer.durable.facts import unchanging
 from harbortrainer.durable.listed import Listed
 from harbortrainer.errors import UserError
 from harbortrainer.qualify.arguments import CloseArgs, GetArgs, ListArgs, SplitArgs
 from harbortrainer.tasks.close import close
 from harbortrainer.tasks.fetch import DATASET, DIGESTS, check_digests, fetch_dataset
-from harbortrainer.tasks.folders import digest, find_fault, looks_like_task, no_task_in, read_quarantine, read_settings
+from harbortrainer.tasks.folders import (
+    digest,
+    find_fault,
+    looks_like_task,
+    metadata,
+    no_task_in,
+    read_quarantine,
+    read_settings,
+)
 from harbortrainer.tasks.names import name_families
 from harbortrainer.tasks.sources import chosen_names, find_sources, load_sources, with_families
 from harbortrainer.tasks.split import families, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import identify
+from harbortrainer.venues.harbor.reading import read_listed
 
 _SHORT = 12  # digits of a digest in a table
 
@@ -33,7 +41,7 @@ _SHORT = 12  # digits of a digest in a table
 async def list_tasks(args: ListArgs) -> int:
     """Print a row a task: fault or quarantine, family, digest, metadata; then which images Docker lacks."""
     with unchanging():
-        paths = task_folders(args)
+        read_listed(paths := task_folders(args))
         listed = {folder: read_quarantine(folder) for folder in {path.parent for path in paths}}
         rows = [_row(path, listed[path.parent]) for path in paths]
         image_lines = await asyncio.to_thread(_add_images, rows)
@@ -159,7 +167,7 @@ def task_folders(args: ListArgs) -> list[Path]:
 
 
 def _row(path: Path, quarantine: Mapping[str, Listed]) -> dict[str, Any]:
-    family, category, difficulty = fact(path, "metadata", partial(_metadata, path))
+    family, category, difficulty = metadata(path)
     listed = quarantine.get(path.name)
     fault = find_fault(path) or ("" if listed is None else f"quarantined: {listed.text}")
     return {
@@ -172,12 +180,6 @@ def _row(path: Path, quarantine: Mapping[str, Listed]) -> dict[str, Any]:
         "fault": fault,
         "image": "",
     }
-
-
-def _metadata(path: Path) -> list[str]:
-    metadata = read_settings(path).get("metadata", {})
-    category = metadata.get("category") or metadata.get("kind")
-    return [str(value or "") for value in (metadata.get("family"), category, metadata.get("difficulty"))]
 
 
 def _add_images(rows: Sequence[dict[str, Any]]) -> list[str]:

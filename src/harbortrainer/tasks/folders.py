@@ -63,7 +63,7 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
         raise UserError(f"tasks_dir: broken tasks in {tasks_dir} ({named}); {fix}")
     real = Path(tasks_dir).resolve()
     tasks = [
-        Task(path.name, path.resolve() if path.is_symlink() else real / path.name, digest(path), domain=_category(path))
+        Task(path.name, path.resolve() if path.is_symlink() else real / path.name, digest(path), domain=category(path))
         for path in paths
     ]
     if not tasks and not excluded:
@@ -145,13 +145,26 @@ def read_settings(path: Path) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in _TABLES or isinstance(value, dict)}
 
 
-def _category(path: Path) -> str:
+def category(path: Path) -> str:
+    """Return metadata.category of a task; "" = none."""
     return fact(path, "category", lambda: str(read_settings(path).get("metadata", {}).get("category") or ""))
 
 
+def metadata(path: Path) -> list[str]:
+    """Return family, category or kind, and difficulty of a task, as its task.toml has them."""
+    return fact(path, "metadata", lambda: _metadata(path))
+
+
+def _metadata(path: Path) -> list[str]:
+    found = read_settings(path).get("metadata", {})
+    kind = found.get("category") or found.get("kind")
+    return [str(value or "") for value in (found.get("family"), kind, found.get("difficulty"))]
+
+
 def looks_like_task(path: Path) -> bool:
-    visible = not path.name.startswith(".")
-    return visible and any(os.path.exists(f"{path}/{name}") for name in ("task.toml", "instruction.md"))
+    if path.name.startswith("."):
+        return False
+    return os.path.exists(f"{path}/task.toml") or os.path.exists(f"{path}/instruction.md")
 
 
 def read_quarantine(folder: Path) -> dict[str, Listed]:

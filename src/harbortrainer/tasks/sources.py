@@ -92,7 +92,7 @@ def chosen_names(
 def with_families(tasks: Sequence[Task], pattern: str | None) -> list[Task]:
     """Return the tasks with their families by name. Raises UserError for a wrong pattern."""
     known = name_families([task.name for task in tasks], pattern)
-    return [replace(task, family=known.get(task.name, "")) for task in tasks]
+    return [replace(task, family=family) if (family := known.get(task.name)) else task for task in tasks]
 
 
 def check_weights(weights: Mapping[str, Any], sources: Sequence[Source]) -> dict[str, float]:

@@ -22,7 +22,6 @@ from harbortrainer.docker.box.compose import COMPOSE
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.builds import buildkit_feature, is_here
 from harbortrainer.docker.images.image import task_reference
-from harbortrainer.docker.images.inventory import missing_images, missing_note
 from harbortrainer.durable.facts import fact
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.harbor import task_config
@@ -84,7 +83,7 @@ def check_docker(
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
-    return findings.warnings + missing_note({task.name: lacking for task, lacking in missing_images(tasks).items()})
+    return findings.warnings
 
 
 def connect() -> docker.APIClient:

@@ -3,12 +3,12 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from harbortrainer.docker.images.inventory import missing_images, names_of
+from harbortrainer.docker.images.inventory import missing_images, missing_note, names_of
 from harbortrainer.docker.images.layers import made
 from harbortrainer.durable.facts import fact
 
@@ -18,25 +18,23 @@ _STEP = re.compile(r"^\s*(?:FROM|RUN|COPY|ADD|WORKDIR)\b.*$", re.M | re.I)
 
 
 def needs_note(tasks: Sequence[Path], at_once: int, ahead: int) -> list[str]:
-    """Return a line on images that are missing here, of which `at_once` are made at once, those of `ahead` tasks early.
+    """Return lines on images that are missing here, of which `at_once` are made at once, those of `ahead` tasks early.
 
     [] = none is missing. Blocking. Raises docker.errors.DockerException.
     """
-    missing = _names([task for task, lacking in missing_images(tasks).items() if lacking])
-    if not missing:
+    lacking = missing_images(tasks)
+    lines = missing_note({task.name: kind for task, kind in lacking.items()})
+    if not lines:
         return []
-    names = _names(tasks)
-    steps = {step for task in tasks for step in fact(task, "steps", partial(_steps, task))}
-    line = f"task images: {len(names)} for {len(tasks)} tasks, of {len(steps)} different steps, {len(missing)} missing"
+    # one name of each image of a task: many tasks may share one
+    name_of = {task: names[-1] for task in tasks if (names := names_of(task))}
+    names, missing = {*name_of.values()}, {name for task, name in name_of.items() if lacking[task]}
+    different = len({step for task in tasks for step in steps(task)})
+    line = f"task images: {len(names)} for {len(tasks)} tasks, of {different} different steps, {len(missing)} missing"
     known = {name: one for name, one in made().items() if name in names}
     if len(known) < LEAST:
-        return [f"{line}; bytes and hours are known once {LEAST} of them were made here"]
-    return [f"{line}; {_estimate(known, len(names), len(missing), at_once, min(ahead, len(names)))}"]
-
-
-def _names(tasks: Iterable[Path]) -> set[str]:
-    """One name of each image of the tasks, of which many may share one."""
-    return {names[-1] for task in tasks if (names := names_of(task))}
+        return [*lines, f"{line}; bytes and hours are known once {LEAST} of them were made here"]
+    return [*lines, f"{line}; {_estimate(known, len(names), len(missing), at_once, min(ahead, len(names)))}"]
 
 
 def _estimate(
@@ -54,8 +52,12 @@ def _estimate(
     )
 
 
+def steps(task: Path) -> list[str]:
+    """Return a digest of each step of the task's Dockerfile with all before it; files that are copied count by name."""
+    return fact(task, "steps", partial(_steps, task))
+
+
 def _steps(task: Path) -> list[str]:
-    """A digest of each step of the Dockerfile with all before it; files that are copied count by name."""
     file, chain, found = task / "environment" / "Dockerfile", "", list[str]()
     for line in _STEP.findall(re.sub(r"\\[ \t]*\n", " ", file.read_text(errors="replace"))) if file.is_file() else ():
         chain = hashlib.sha256(f"{chain}\n{line}".encode()).hexdigest()[:12]

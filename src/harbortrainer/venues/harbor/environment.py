@@ -123,7 +123,7 @@ def check_tasks(task_dirs: Collection[Path], environment_type: str, environment_
     if ":" not in environment_type:
         _check_sandboxes(_environment_type(environment_type))
     faults: dict[str, None] = {}
-    plain = [one for one in task_dirs if fact(one, "plain", partial(_is_plain, one))]  # all alike for what is checked
+    plain = [one for one in task_dirs if is_plain(one)]  # all alike for what is checked
     alike = {*plain}
     for task_dir in (*plain[:1], *(one for one in task_dirs if one not in alike)):
         try:
@@ -132,6 +132,11 @@ def check_tasks(task_dirs: Collection[Path], environment_type: str, environment_
             faults[str(error)] = None
     if faults:
         raise UserError("\n".join(faults))
+
+
+def is_plain(task_dir: Path) -> bool:
+    """Return whether a task has neither a compose file nor a list of hosts that it may reach."""
+    return fact(task_dir, "plain", partial(_is_plain, task_dir))
 
 
 def _is_plain(task_dir: Path) -> bool:

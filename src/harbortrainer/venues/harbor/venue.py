@@ -10,6 +10,7 @@ from harbortrainer.tasks.fetch import find_folder
 from harbortrainer.tasks.folder_identity import identify_folder
 from harbortrainer.tasks.folders import folder_of, load_tasks, task_paths
 from harbortrainer.tasks.task import FOLDERS, Task
+from harbortrainer.venues.harbor.reading import read_run
 
 if TYPE_CHECKING:  # slow to import, and a list of tasks needs none of it
     from harbortrainer.docker.checks.host import EnvironmentHost
@@ -52,6 +53,7 @@ class HarborVenue:
 
     def load(self, place: str, excluded: Collection[str]) -> list[Task]:
         """Raises UserError for a missing folder, no task in it, or a broken task."""
+        read_run([path for path in task_paths(place) if path.name not in excluded])
         return load_tasks(place, excluded)
 
     def check(self, tasks: Sequence[Task], config: Config, template: "ChatTemplate", n_trials: int) -> list[str]:
