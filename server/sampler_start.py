@@ -173,16 +173,8 @@ def urls_of(text: str) -> tuple[str, ...]:
 
 def check(args: argparse.Namespace) -> None:
     """Exits with one line for what vLLM cannot do here."""
-    from repairs.api_limits import model_config
-
     if "vllm" not in args.repairs:
         sys.exit("--sampler vllm: needs the repair vllm; set SKYRL_TX_REPAIRS=all or SAMPLER=jax")
-    config = model_config()
-    if (experts := experts_of(config)) is not None:
-        sys.exit(
-            f"SAMPLER=vllm: {args.base_model} is a mixture of experts ({experts}={config[experts]}), whose "
-            "adapters vLLM stores in another form; use SAMPLER=jax"
-        )
 
 
 def experts_of(config: dict[str, Any]) -> str | None:

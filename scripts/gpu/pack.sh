@@ -21,9 +21,9 @@ ENGINE="docker.io docker-cli containerd runc iptables libip4tc2 libip6tc2 libxta
   libnfnetlink0 libseccomp2 libdevmapper1.02.1 libsystemd0 libcap2 libudev1 tini"
 RELEASE=trixie # Docker 26.1; ran on Ubuntu 24.04 with kernel 6.18
 PARTS="${PARTS:-$STATE/gpu-parts}" PRESET="${PRESET:-6}" ARCH="${ARCH:-90}"
-# What serving a dense model does not load: kernels for other GPUs, FlashAttention 2 (3 is Hopper's), mixtures of experts,
-# vocabularies of Mistral, translations
-SAMPLER_WITHOUT="bin vllm/vllm-rs vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so vllm/_moe_C_stable_libtorch.abi3.so vllm/_qutlass_C.abi3.so
+# What serving a model does not load: kernels for other GPUs, FlashAttention 2 (3 is Hopper's), vocabularies
+# of Mistral, translations
+SAMPLER_WITHOUT="bin vllm/vllm-rs vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so vllm/_qutlass_C.abi3.so
   vllm/_flashmla_C.abi3.so vllm/_flashmla_extension_C.abi3.so vllm/third_party/deep_gemm vllm/third_party/fmha_sm100
   vllm/third_party/triton_kernels xgrammar/lib mistral_common/data pycountry/locales pycountry/tests"
 
@@ -78,7 +78,7 @@ pack_sampler() {
   # shellcheck disable=SC2086
   (cd "$site" && rm -rf $SAMPLER_WITHOUT)
   find "$site" -name '*.so*' -type f -exec strip --strip-unneeded {} + || return 1
-  "$ROOT/.venv/bin/python" -m scripts.gpu.fat_binary "$ARCH" "$site/vllm/_C_stable_libtorch.abi3.so" >&2 || return 1
+  "$ROOT/.venv/bin/python" -m scripts.gpu.fat_binary "$ARCH" "$site"/vllm/_{C,moe_C}_stable_libtorch.abi3.so >&2 || return 1
   archive "$site" | squeeze "$1"
 }
 

@@ -72,7 +72,10 @@ def on_host(model: nnx.Module, slot: nnx.State) -> nnx.Module:
 
 
 def tensors_of(model: Any, config: types.LoraConfig) -> dict[str, np.ndarray]:
-    """The slot of a model on the host, with the names and shapes that skyrl's save_lora_checkpoint writes."""
+    """The slot of a model on the host, with the names and shapes that skyrl's save_lora_checkpoint writes.
+
+    Experts' names begin as the others do, which skyrl leaves out.
+    """
 
     def is_saved(path: tuple) -> bool:
         lora = any(name in path for name in MATRICES) and models.filter_lora(config, path)
@@ -85,4 +88,5 @@ def tensors_of(model: Any, config: types.LoraConfig) -> dict[str, np.ndarray]:
         models.save_safetensors(model.config, model, Path(), PREFIX, is_saved, adapter_index=0, rank=config.rank)
     finally:
         models.safetensors = stock
-    return {name: np.ascontiguousarray(one) for name, one in found.items()}  # safetensors writes memory as it lies
+    named = ((PREFIX + name.removeprefix(PREFIX), one) for name, one in found.items())
+    return {name: np.ascontiguousarray(one) for name, one in named}  # safetensors writes memory as it lies
