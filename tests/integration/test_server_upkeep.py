@@ -25,7 +25,7 @@ from tests.support.small_server import GONE_SEC, Server, processes_of, wait_unti
 TOKENS = list(range(5, 29))
 UNANSWERED = "status = 'PENDING', result_data = NULL, completed_at = NULL"
 LOOK_SEC = 2  # pause between two looks for clients that have vanished
-BRIEF = {"SKYRL_TX_KEEP_SEC": "3", "SKYRL_TX_CONTEXT_LIMIT": "64", "SESSION_TIMEOUT": "20"}
+BRIEF = {"SKYRL_TX_KEEP_SEC": "2", "SKYRL_TX_CONTEXT_LIMIT": "64", "SESSION_TIMEOUT": "20"}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_a_new_model_waits_for_the_slots_of_clients_that_have_gone(server: Serve
     """The last of the other's models was still to be made when its client was given up: nobody gets it."""
     gone, raw = Raw(server.url, tiny_model_dir, beats=False), Raw(server.url, tiny_model_dir)
     asked = [gone.create() for _ in range(int(SMALL_SERVER["MAX_LORA_ADAPTERS"]))]
-    with ThreadPoolExecutor() as pool:  # an answer is kept for 3 s here: it is waited for from the first
+    with ThreadPoolExecutor() as pool:  # an answer is kept for 2 s here: it is waited for from the first
         never = pool.submit(gone.settle, asked[-1])
         made = raw.settle(raw.create())
         assert made.is_success, made.text
