@@ -128,6 +128,7 @@ print("RESULT", json.dumps(found))
 """
 
 
+@pytest.mark.nightly
 def test_scoring_holds_no_logits_of_a_whole_prompt_and_passes_grow_with_their_tokens(
     server_env: None, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
