@@ -108,7 +108,7 @@ def _group(file: str) -> str:
     """`daemon`: files that clean up the whole daemon, and what another process's test looks at with it.
 
     Every start and end of a run, an evaluation or a qualification removes what dead processes have left.
-    `server`: the other files that use the session's server. To start one more and trace its programs takes two minutes.
+    `server`: the other files that use the session's server. One more has to start and to trace all its programs.
     """
     if "/unit/" in file:
         return file
