@@ -44,13 +44,12 @@ DAEMON_WIDE = (
     *("task_check", "task_build", "task_attacks", "trial_isolation", "off_policy_run", "vllm_run"),
     *("hosts", "wheel"),
 )
+LONG_GROUPS = ("server", "daemon")
 SLOW = (  # the longest first; what compiles and what waits for containers in turns
-    *("server_passes", "quiet_attacks", "base_models", "server_upkeep", "another_user", "server_memory", "cookbook"),
-    *("unasked", "server_scripts", "server_shapes", "desk", "unseen_attacks", "server_seats", "void_attacks"),
-    "unsolved_attacks",
-    *("server_faults", "agents", "doctor", "trial_outcomes", "server_vllm", "agent_endings", "saved_weights"),
-    *("image_supply", "reward_integrity", "wandb", "backend_live", "task_shapes", "server_requests"),
-    *("conversations_live", "sampler_bench", "terminal_turn", "quickstart_tasks", "docker_disk"),
+    *("server_passes", "quiet_attacks", "base_models", "server_upkeep", "unasked", "server_memory", "unseen_attacks"),
+    *("server_scripts", "void_attacks", "unsolved_attacks", "server_vllm", "agents", "trial_outcomes"),
+    *("agent_endings", "image_window", "idle_attacks", "wandb", "image_supply", "reward_integrity", "task_shapes"),
+    *("terminal_turn", "quickstart_tasks", "docker_disk"),
 )
 LONGEST = 12  # groups that the summary names
 FIRST_PORT, PORTS_EACH = 21_000, 1000  # of the tests' servers, and for each process of the tests
@@ -98,10 +97,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 class Groups(LoadScopeScheduling):
-    """A group of files runs in one process. (pytest-xdist's own mark for that does nothing under pytest 9.2.)
-
-    Any process may run a file that uses the session's server: each has one of its own.
-    """
+    """A group of files runs in one process. (pytest-xdist's own mark for that does nothing under pytest 9.2.)"""
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid.split("::")[0])
@@ -112,9 +108,13 @@ def _group(file: str) -> str:
     """`daemon`: files that clean up the whole daemon, and what another process's test looks at with it.
 
     Every start and end of a run, an evaluation or a qualification removes what dead processes have left.
+    `server`: the other files that use the session's server. One more has to start and to trace all its programs.
     """
-    wide = "/unit/" not in file and Path(file).stem.removeprefix("test_") in DAEMON_WIDE
-    return "daemon" if wide else file
+    if "/unit/" in file:
+        return file
+    if Path(file).stem.removeprefix("test_") in DAEMON_WIDE:
+        return "daemon"
+    return "server" if "conformance/" in file or "server_url" in (ROOT / file).read_text() else file
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -123,8 +123,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _leave_out_unchanged(config, items, since)
 
     def place(item: pytest.Item) -> int:
-        if _group(item.nodeid.split("::")[0]) == "daemon":
-            return -1
+        group = _group(item.nodeid.split("::")[0])
+        if group in LONG_GROUPS:
+            return LONG_GROUPS.index(group) - len(LONG_GROUPS)
         name = item.path.stem.removeprefix("test_")
         return SLOW.index(name) if name in SLOW else len(SLOW)
 

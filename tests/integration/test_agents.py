@@ -106,6 +106,7 @@ async def test_an_agent_whose_first_prompt_fills_half_of_the_context_samples_not
     assert re.fullmatch(rf"{UNFIT}the prompt has \d{{4}} tokens, more than 50% of context_limit=5000", ended.detail)
 
 
+@pytest.mark.nightly
 async def test_a_trainer_that_is_not_root_reaches_its_agent_through_a_relay(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -53,6 +53,7 @@ async def measured(served: Served) -> ServerReport:
         await end_session(session.service, done=True)
 
 
+@pytest.mark.nightly
 async def test_every_row_of_the_probe_is_right(bfloat16: Served) -> None:
     """Gradient norms of hundreds, and gains of a step of one nat that scatter by 0.2 nats."""
     report = await measured(bfloat16)

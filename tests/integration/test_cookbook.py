@@ -1,4 +1,4 @@
-"""The Tinker cookbook's published recipes on our server: trained to the end; two loops killed and resumed, at night."""
+"""The Tinker cookbook's published recipes on our server: trained to the end, two loops killed and resumed."""
 
 import re
 import sys
@@ -81,6 +81,7 @@ def did(output: str, names: Iterable[str]) -> None:
     assert sorted(lines) == sorted(names), output
 
 
+@pytest.mark.nightly
 def test_a_recipe_comes_to_its_end(server_env: None, tmp_path: Path) -> None:
     install = (
         f"source scripts/lib/common.sh && source scripts/lib/python.sh && source {ENVIRONMENT} && ready_cookbook {WORK}"

@@ -21,6 +21,7 @@ def desk_url(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield url
 
 
+@pytest.mark.nightly
 async def test_two_steps_train_on_the_sampled_calls_without_docker(desk_url: str, tmp_path: Path) -> None:
     """Twelve held-out tasks, one of each share: the data set's whole side takes three times as long."""
     held = [task.name for task in load_sources(find_sources("tau:examples/desk")) if task.side == "test"][::3]

@@ -1,11 +1,11 @@
 """The doctor on real servers: what is wrong with the published server is found there, and nothing on ours."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -19,7 +19,6 @@ from tests.support.failing_server import FIRST, OF_OLDER_SDKS, PAGE, failing_ser
 from tests.support.tiers import first
 
 LIMIT_SEC = 30.0
-AT_ONCE = 4  # processes: each mostly waits
 DEFECTS = (
     "a late first sample leaves training alone (defect 1)",
     "an older sampler leaves training alone (defect 1)",
@@ -56,7 +55,7 @@ OLDER = {path: answer for path, answer in FIRST.items() if "config" not in path}
 NO_API, SDK = "no Tinker API there", f"SDK tinker {tinker.__version__}"
 
 
-FAILING = (  # the longest first
+FAILING = (
     (FIRST, None, ["and no other request", "'Another-RL' 0.1", SDK]),
     (HEALTH, None, ["answers GET /api/v1/healthz, and no other request", "a server without a name"]),
     ({}, None, ["no answer within 10 s"]),
@@ -73,34 +72,44 @@ FAILING = (  # the longest first
 )
 
 
-def doctor(cache: Path, *words: str, **environment: str) -> str:
-    """What the doctor says of a server that fails, in a process of its own: the SDK still repeats its requests then."""
-    command, env = (sys.executable, "-m", "src.doctor", *words), os.environ | {"XDG_CACHE_HOME": str(cache)}
-    done = subprocess.run(command, env=env | environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 2, done.stderr
-    return done.stderr
+# A process for each server: the SDK still repeats its requests then. All are forked from one, which has the imports.
+DOCTORS = """
+import os, sys
+import harbortrainer.doctor.servers
+from harbortrainer.cli.main import main
+for number, words in enumerate(sys.argv[1:]):
+    if not os.fork():
+        os.dup2(os.open(f"said{number}", os.O_CREAT | os.O_WRONLY), 2)
+        os.environ["XDG_CACHE_HOME"] = f"cache{number}"
+        sys.exit(main(["doctor", *words.split()]))
+for _ in sys.argv[1:]:
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 2
+"""
+
+
+def doctors(folder: Path, *words: str, **environment: str) -> list[str]:
+    """What the doctor says of servers that fail, to each of these lines of words."""
+    command, env = [sys.executable, "-c", DOCTORS, *words], os.environ | environment
+    subprocess.run(command, cwd=folder, env=env, timeout=300, check=True, stdout=subprocess.DEVNULL)
+    return [(folder / f"said{number}").read_text() for number in range(len(words))]
 
 
 def test_a_server_that_fails_is_named_soon(tmp_path):
-    def told(number):
-        answers, otherwise, _ = FAILING[number]
-        asked: list[float] = []
-        with failing_server(answers, otherwise, asked) as url:
-            said = doctor(tmp_path / str(number), "backend=skyrl-tx", f"skyrl_tx_url={url}")
-            assert time.monotonic() - asked[0] < LIMIT_SEC, (number, "from its first request on")
-        return said
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for (*_, words), said in zip(FAILING, pool.map(told, range(len(FAILING))), strict=True):
-            *parts, line = said.splitlines()
-            assert parts in ([], ["measuring losses"]) and all(word in line for word in words), said
+    asked: list[float] = []
+    with contextlib.ExitStack() as servers:
+        urls = [servers.enter_context(failing_server(*case[:2], asked)) for case in FAILING]
+        told = doctors(tmp_path, *(f"backend=skyrl-tx skyrl_tx_url={url}" for url in urls))
+        assert time.monotonic() - asked[0] < LIMIT_SEC, "from the first request on"
+    for (*_, words), said in zip(FAILING, told, strict=True):
+        *parts, line = said.splitlines()
+        assert parts in ([], ["measuring losses"]) and all(word in line for word in words), said
 
 
 @pytest.mark.parametrize("status", first(1, [500, 503]))
 def test_tinker_cloud_that_fails_is_no_other_server(status, tmp_path):
     with failing_server(HEALTH, status) as url:
-        words = ("backend=tinker", f"tinker_base_url={url}", "model_name=m")
-        said = doctor(tmp_path, *words, TINKER_API_KEY="tml-nobodys-key-at-all")
+        words = f"backend=tinker tinker_base_url={url} model_name=m"
+        (said,) = doctors(tmp_path, words, TINKER_API_KEY="tml-nobodys-key-at-all")
     assert said.count("\n") == 1, said
     assert f"answers {status} to POST /api/v1/" in said and " times in " in said
     assert "request id req-7" in said and "the server fails" in said and "no Tinker" not in said

@@ -139,6 +139,7 @@ async def test_what_failed_builds_leave_goes_first(tmp_path: Path) -> None:
     assert on_disk() < before + 1.2 * EACH and here([good])
 
 
+@pytest.mark.nightly
 async def test_a_disk_that_is_smaller_than_the_images_is_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

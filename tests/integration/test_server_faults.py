@@ -27,7 +27,8 @@ from harbortrainer.run.checkpoints import CheckpointLog, PolicyIdentity
 from harbortrainer.stopping import Stop
 from harbortrainer.training.outage import Outage, create_or_restore
 from harbortrainer.training.outside import Outside
-from tests.conftest import ROOT, SMALL_SERVER, live_server
+from tests.conftest import ROOT, SMALL_SERVER
+from tests.support.engine_parts import every_slot
 from tests.support.small_disk import small_disk
 from tests.support.small_server import checkpoints_base, send
 
@@ -107,12 +108,12 @@ async def has_adapter(url: str, cache: Path) -> bool:
 
 
 async def test_a_process_that_was_killed_while_it_probed_holds_no_slot_of_the_next(
-    tiny_model_dir: Path, server_env: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server_url: str, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has one slot, and its session time-out is far away."""
-    cache, said = tmp_path / "cache", []
+    """The server has one free slot."""
+    cache, said, url = tmp_path / "cache", [], server_url
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    with live_server(tiny_model_dir, tmp_path / "server", MAX_LORA_ADAPTERS="2", SESSION_TIMEOUT="3600") as url:
+    async with every_slot(url, tiny_model_dir, but=1):
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROBES, url, tiny_model_dir, cwd=ROOT)
         async with asyncio.timeout(600):
             while not await has_adapter(url, cache):  # noqa: ASYNC110

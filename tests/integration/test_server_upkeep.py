@@ -25,7 +25,7 @@ from tests.support.small_server import GONE_SEC, Server, processes_of, wait_unti
 TOKENS = list(range(5, 29))
 UNANSWERED = "status = 'PENDING', result_data = NULL, completed_at = NULL"
 LOOK_SEC = 2  # pause between two looks for clients that have vanished
-BRIEF = {"SKYRL_TX_KEEP_SEC": "3", "SKYRL_TX_CONTEXT_LIMIT": "64", "SESSION_TIMEOUT": "20"}
+BRIEF = {"SKYRL_TX_KEEP_SEC": "2", "SKYRL_TX_CONTEXT_LIMIT": "64", "SESSION_TIMEOUT": "12"}
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +36,11 @@ def server(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     made.stop()
 
 
-@pytest.fixture(scope="module")
-def vanished(server: Server, tiny_model_dir: Path) -> tuple[Raw, str]:
-    """A client without a heartbeat, and its model. Made first of all: its time-out passes beside another test."""
-    raw = Raw(server.url, tiny_model_dir, beats=False)
-    return raw, raw.adapter()
-
-
 def query(server: Server, statement: str, *values: Any) -> list[Any]:
     with sqlite3.connect(server.state / "tinker.db", timeout=600) as database:
         return database.execute(statement, values).fetchall()
 
 
-@pytest.mark.usefixtures("vanished")
 def test_what_was_answered_long_ago_is_forgotten(server: Server, tiny_model_dir: Path) -> None:
     raw = Raw(server.url, tiny_model_dir)
     refused(raw.sample(TOKENS, max_tokens=64), "context limit of 64")
@@ -98,7 +90,7 @@ def test_a_new_model_waits_for_the_slots_of_clients_that_have_gone(server: Serve
     """The last of the other's models was still to be made when its client was given up: nobody gets it."""
     gone, raw = Raw(server.url, tiny_model_dir, beats=False), Raw(server.url, tiny_model_dir)
     asked = [gone.create() for _ in range(int(SMALL_SERVER["MAX_LORA_ADAPTERS"]))]
-    with ThreadPoolExecutor() as pool:  # an answer is kept for 3 s here: it is waited for from the first
+    with ThreadPoolExecutor() as pool:  # an answer is kept for 2 s here: it is waited for from the first
         never = pool.submit(gone.settle, asked[-1])
         made = raw.settle(raw.create())
         assert made.is_success, made.text
@@ -110,15 +102,16 @@ def test_a_new_model_waits_for_the_slots_of_clients_that_have_gone(server: Serve
 
 
 def test_a_client_that_vanishes_loses_its_slot_whenever_it_was_last_heard_of(
-    server: Server, vanished: tuple[Raw, str]
+    server: Server, tiny_model_dir: Path
 ) -> None:
     """Before its first heartbeat; and when it came back after its time-out, and vanished again."""
-    raw, first = vanished
+    raw = Raw(server.url, tiny_model_dir, beats=False)
 
     def free(model_id: str) -> bool | None:
         found = query(server, "SELECT status FROM models WHERE model_id = ?", model_id)
         return True if found in ([("unloaded",)], []) else None  # [] once it was forgotten, too
 
+    first = raw.adapter()
     awaited(lambda: free(first), limit_sec=240)
     raw.post("session_heartbeat", session_id=raw.session_id).raise_for_status()
     second = raw.adapter()

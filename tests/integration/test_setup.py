@@ -1,14 +1,12 @@
 """scripts/setup.sh on this machine: quick when nothing is missing, plain when it cannot go on."""
 
 import re
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, run_script, succeed
-from tests.support.report_parts import small_run
 
 SETUP = "scripts/setup.sh"
 pytestmark = pytest.mark.disk  # uv links files from its cache
@@ -82,23 +80,6 @@ def test_another_lock_is_installed_again(copied_scripts: Path) -> None:
     assert succeed(*install) == ""
     lock.write_text(lock.read_text() + "# changed\n")
     assert "installing requirements.lock" in succeed(*install)
-
-
-def test_the_package_works_in_every_folder(tmp_path: Path) -> None:
-    """In an environment of its own, made of a wheel; the locked packages are borrowed from .venv."""
-    program = tmp_path / "wheel" / "bin" / "python"
-    succeed(sys.executable, "-m", "venv", "--without-pip", tmp_path / "wheel")
-    call = f"cd {ROOT}; source scripts/lib/common.sh; source scripts/lib/python.sh; ensure_uv; "
-    succeed("bash", "-c", f"{call} $UV pip install --quiet --no-deps --python {program} {ROOT}")
-    locked = next((ROOT / ".venv" / "lib").glob("python3.*/site-packages"))
-    site = next((tmp_path / "wheel" / "lib").glob("python3.*/site-packages"))
-    (site / "locked.pth").write_text(f"import sys; sys.path.append({str(locked)!r})\n")  # not site: no editable copy
-    command = f"cd {tmp_path}; wheel/bin/harbortrainer"
-    assert "48 tasks in 12 families" in succeed("bash", "-c", f"{command} tasks list {ROOT}/datasets/quickstart")
-    small_run(tmp_path / "run")
-    assert "report.html" in succeed("bash", "-c", f"{command} report run")
-    where = succeed("bash", "-c", f"cd {tmp_path}; {program} -c 'import harbortrainer as h; print(h.__file__)'")
-    assert where.startswith(str(site))
 
 
 def test_docker_that_does_not_answer(copied_scripts: Path) -> None:

@@ -23,6 +23,7 @@ from harbortrainer.venues.harbor.trial import new_trial
 from tests.support.fakes import ScriptedClient
 from tests.support.shapes import COMPOSE, SEPARATE, VERIFIER
 from tests.support.task_folder import write_task
+from tests.support.tiers import first
 from tests.support.trial_parts import SOLVE, TEST_SH, answer, local_host, make_task, request
 
 EXCLUDING = SEPARATE.replace('"/app/hello.txt"', '"/app"\nexclude = ["*.tmp"]')
@@ -270,7 +271,9 @@ async def test_endless_output_neither_slows_the_turns_nor_fills_the_disk(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("toml", "extra"), [(SEPARATE, {}), (EXCLUDING, {}), (SEPARATE, COMPOSE)], ids=["engine", "exclude", "compose"]
+    ("toml", "extra"),
+    first(2, [(SEPARATE, {}), (EXCLUDING, {}), (SEPARATE, COMPOSE)]),
+    ids=["engine", "exclude", "compose"],
 )
 async def test_work_that_is_lost_with_its_container_is_not_graded_by_a_separate_verifier(
     tmp_path: Path, toml: str, extra: dict[str, str]

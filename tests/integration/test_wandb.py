@@ -93,35 +93,19 @@ def test_offline_run_killed_and_resumed_reads_back_whole(rows: list[dict[str, An
     assert {f"{wandb_id(run)}-checkpoints", f"{wandb_id(run)}-config"} <= set(sent.artifacts)
 
 
-def test_online_run_goes_on_where_the_server_is(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    run = folder_of(tmp_path / "run", rows)
+def test_online_runs_of_one_name_lose_no_row_and_go_on_where_the_server_is(
+    rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    run, other = (folder_of(tmp_path / clone / "baseline", rows) for clone in ("one", "other"))
     with wandb_server() as server:
-        first = output(start(run, rows[:3], server.url, PATIENT, WANDB_API_KEY=KEY))
-        again = output(start(run, rows, server.url, PATIENT, WANDB_API_KEY=KEY))
-    assert first == again == [f"wandb: {server.url}/e/p/runs/{wandb_id(run)}", "over"]
-    assert [row["global_step"] for row in server.rows] == [row["_step"] for row in server.rows] == list(range(5))
-    assert "reward/mean" in server.rows[4] and TRAINING in server.rows[4]
-    assert {f"{wandb_id(run)}-checkpoints", f"{wandb_id(run)}-config"} <= set(server.artifacts)
-
-
-def test_two_runs_of_one_name_lose_no_row(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    with wandb_server() as server:
-        clones = [folder_of(tmp_path / clone / "baseline", rows) for clone in ("one", "other")]
-        for process in [start(run, rows, server.url, PATIENT, WANDB_API_KEY=KEY) for run in clones]:
-            output(process)
-        logged_there = [[row["global_step"] for row in rows] for rows in server.runs.values() if rows]
-    assert logged_there == [list(range(5))] * 2
-
-
-def test_a_run_of_an_earlier_version_goes_on_as_the_run_that_it_was(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Its id at wandb was its folder's name, and nothing in the folder says so."""
-    run = folder_of(tmp_path / "baseline", rows)
-    (run / "run.json").write_text('{"run_id": "a1", "wandb_id": "baseline"}')
-    with wandb_server() as server:
-        output(start(run, rows[:3], server.url, PATIENT, WANDB_API_KEY=KEY))
-        (run / "run.json").unlink()
-        output(start(run, rows, server.url, PATIENT, WANDB_API_KEY=KEY))
-    assert [row["global_step"] for row in server.rows] == list(range(5)) and len(server.runs["baseline"]) == 5
+        begun = [start(one, rows[:n], server.url, PATIENT, WANDB_API_KEY=KEY) for one, n in ((run, 3), (other, 5))]
+        told = [*map(output, begun), output(start(run, rows, server.url, PATIENT, WANDB_API_KEY=KEY))]
+    for one, lines in zip((run, other, run), told, strict=True):
+        assert lines == [f"wandb: {server.url}/e/p/runs/{wandb_id(one)}", "over"]
+        logged_there = server.runs[wandb_id(one)]
+        assert [row["global_step"] for row in logged_there] == [row["_step"] for row in logged_there] == list(range(5))
+        assert "reward/mean" in logged_there[4] and TRAINING in logged_there[4]
+        assert {f"{wandb_id(one)}-checkpoints", f"{wandb_id(one)}-config"} <= set(server.artifacts)
 
 
 def test_no_failure_of_wandb_stops_a_run(rows: list[dict[str, Any]], tmp_path: Path) -> None:

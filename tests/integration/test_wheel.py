@@ -65,22 +65,6 @@ def installed() -> Iterator[Installed]:
         yield Installed(folder, wheel)
 
 
-@pytest.fixture
-def served(installed: Installed, server_env: None) -> Iterator[str]:
-    """`backend=... skyrl_tx_url=...` of a server that the wheel's own command has started."""
-    environment = installed.share / "server" / ".venv"
-    if not environment.exists():  # two minutes, if it were made anew
-        environment.symlink_to((ROOT / "server" / ".venv").resolve())
-    port = free_port()
-    said = installed.run(
-        f"harbortrainer server start --background {MODEL}",
-        SKYRL_TX_PORT=str(port), JAX_COMPILATION_CACHE_DIR=str(ROOT / ".state" / "jax-cache"), **SMALL_SERVER,
-    )  # fmt: skip
-    (stop,) = re.findall(r"stop it with (harbortrainer server stop \d+)", said)
-    yield f"backend=skyrl-tx skyrl_tx_url=http://127.0.0.1:{port} model_name={MODEL} tasks_dir={TASKS}"
-    assert "stopped the server" in installed.run(stop)
-
-
 def in_one_process(installed: Installed, *lines: str) -> str:
     """What the commands say: each in a process of its own would take seconds."""
     program = f"from harbortrainer.cli.main import main\nfor line in {lines}: assert not main(line.split()), line"
@@ -144,15 +128,18 @@ def test_messages_name_commands_of_the_wheel(installed: Installed, line: str, st
     assert re.search(words, said), said
 
 
-def test_a_run_from_start_to_report_by_printed_commands(installed: Installed, docker_ready: str, served: str) -> None:
-    assert len(re.findall("^ok ", installed.run(f"harbortrainer server test {served.split()[1][13:]}"), re.M)) == 8
-    assert "trials" in installed.run(f"harbortrainer train {served} {SMALL} --dry-run")
-    said = installed.run(f"harbortrainer train {served} {SMALL} run_name=first max_trials=9", 75)
+def test_a_run_from_start_to_report_by_printed_commands(
+    installed: Installed, docker_ready: str, server_url: str
+) -> None:
+    backend = f"backend=skyrl-tx skyrl_tx_url={server_url}"
+    words = f"{backend} model_name={MODEL} tasks_dir={TASKS} {SMALL}"
+    assert "trials" in installed.run(f"harbortrainer train {words} --dry-run")
+    said = installed.run(f"harbortrainer train {words} run_name=first max_trials=9", 75)
     resume = printed(r"(harbortrainer train resume=\S+)", said)
     installed.run(f"{resume} max_trials=0")
     in_one_process(
         installed, "report runs/first", "evaluate show runs/first", "evaluate export runs/first", "replay runs/first",
-        f"export checkpoint=runs/first to=adapter {' '.join(served.split()[:2])}",
+        f"export checkpoint=runs/first to=adapter {backend}",
         "doctor clean", f"doctor docker tasks_dir={TASKS}",
     )  # fmt: skip
     assert (installed.work / "runs/first/report.html").is_file()
@@ -160,10 +147,18 @@ def test_a_run_from_start_to_report_by_printed_commands(installed: Installed, do
 
 
 @pytest.mark.nightly
-def test_the_demonstration_and_its_continuation(installed: Installed, docker_ready: str, served: str) -> None:
-    """`served`: for the server's environment alone; the demonstration starts its own."""
+def test_a_server_and_the_demonstration_with_its_continuation(
+    installed: Installed, docker_ready: str, server_env: None
+) -> None:
+    environment = installed.share / "server" / ".venv"
+    if not environment.exists():  # two minutes, if it were made anew
+        environment.symlink_to((ROOT / "server" / ".venv").resolve())
+    port = str(free_port())
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(ROOT / ".state" / "jax-cache"), "SKYRL_TX_PORT": port}
+    said = installed.run(f"harbortrainer server start --background {MODEL}", **cache, **SMALL_SERVER)
+    assert len(re.findall("^ok ", installed.run(f"harbortrainer server test http://127.0.0.1:{port}"), re.M)) == 8
+    assert "stopped the server" in installed.run(printed(r"stop it with (harbortrainer server stop \d+)", said))
     short = "max_steps=2 batch_size=2 group_size=4 eval_tasks=create-6 eval_every=0"
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(ROOT / ".state" / "jax-cache"), "SKYRL_TX_PORT": str(free_port())}
     said = installed.run(f"harbortrainer quickstart {short} max_trials=9", 75, **cache)
     again = printed(r"(harbortrainer quickstart resume=)RUN_DIR$", said)
     folder = printed(r"run directory (\S+)$", said)

@@ -31,8 +31,8 @@ async def adapters(url: str, model: Path, count: int = 1) -> AsyncIterator[Any]:
 
 
 @contextlib.asynccontextmanager
-async def every_slot(url: str, model: Path) -> AsyncIterator[None]:
-    """No slot of the server is free within the block, whoever had some before."""
+async def every_slot(url: str, model: Path, *, but: int = 0) -> AsyncIterator[None]:
+    """No slot of the server is free within the block, `but` so many, whoever had some before."""
     service = tinker.ServiceClient(base_url=url, api_key="tml-dummy")
     clients: list[tinker.TrainingClient] = []
     try:
@@ -40,6 +40,8 @@ async def every_slot(url: str, model: Path) -> AsyncIterator[None]:
             while True:
                 clients.append(await service.create_lora_training_client(str(model), rank=8, seed=1))
         assert clients
+        for _ in range(but):
+            await unload(url, clients.pop())
         yield
     finally:
         for client in clients:
