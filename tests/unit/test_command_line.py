@@ -134,22 +134,6 @@ def test_user_and_judge_of_an_earlier_version_are_those_of_their_files_now(
     assert model_of("judge", resumed.judge) == ModelFile("j", "http://j/v1", weight=0.25)
 
 
-def test_settings_that_are_one_now_are_joined_and_may_be_changed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = RunDirectory(tmp_path)
-    now = ("advantage", "clip_thresholds")
-    saved = {name: value for name, value in to_json(parse(BASE)).items() if name not in now}
-    before = {"advantage": None, "advantage_baseline": "leave_one_out"}
-    before |= {"clip_low_threshold": None, "clip_high_threshold": 1.3}
-    write_json(run.config, saved | before | {"loss_fn": "ppo"})
-    resumed = parse([f"resume={tmp_path}"])
-    assert resumed.advantage == "leave_one_out" and resumed.clip_thresholds == (0.8, 1.3) and caplog.messages == []
-    change = {"clip_thresholds": {"before": [0.8, 1.3], "now": [0.7, 1.2]}}
-    append_line(run.config_changes, {"time": 1.0, "from_step": 2, "changes": change})
-    assert parse([f"resume={tmp_path}"]).clip_thresholds == (0.7, 1.2)
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [

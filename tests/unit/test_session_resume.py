@@ -200,16 +200,6 @@ async def test_a_server_lost_before_the_first_adapter_leaves_a_run_that_goes_on(
     assert again.steps() == [1, 2]
 
 
-class Refusing(FakeServer):
-    def create_lora_training_client(self, *_: object, **__: object) -> Any:
-        return failing(ValueError("LoRA rank 512 must be between 1 and 32"))
-
-
-async def test_a_refused_new_run_leaves_no_folder(again: Again) -> None:
-    assert "lora_rank" in str(of("refused", await again.process(server=Refusing))[0]["words"])
-    assert not again.folder.exists()
-
-
 @pytest.mark.parametrize("backend", ["tinker", "skyrl-tx"])
 async def test_only_the_server_that_compiles_for_each_length_gets_powers_of_two(
     again: Again, monkeypatch: pytest.MonkeyPatch, backend: str

@@ -55,15 +55,6 @@ async def test_lost_member_is_left_out_of_its_group_and_counted(tmp_path):
     assert run.policy.batches == [["s000000-p01-g00", "s000000-p01-g01"]]
 
 
-async def test_a_batch_without_a_grade_has_no_reward(tmp_path):
-    names = [f"s000000-p0{place}-g0{member}" for place in range(2) for member in range(2)]
-    run = Run(tmp_path, rollouts={"lost": names}, max_steps=1, held_out=0)
-    await run.trainer.run()
-    row = run.rows[-1]
-    assert (row["group/trials_lost"], row["group/constant_fraction"], row["train/skipped_batch"]) == (4, 1, 1)
-    assert not [name for name in row if name.startswith(("reward/", "train/tokens_per", "train/action"))]
-
-
 async def test_num_substeps_are_real_optimizer_steps(tmp_path):
     run = Run(tmp_path, num_substeps=2, max_steps=1, lr_schedule="linear", learning_rate=1.0)
     await run.trainer.run()

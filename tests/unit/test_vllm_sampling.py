@@ -19,7 +19,7 @@ from repairs import archives, vllm_adapters, vllm_sampling
 from repairs.vllm_adapters import Adapters
 from repairs.vllm_client import Ask, Refused, Vllm
 from repairs.vllm_sampling import Sampling
-from tests.support.fake_vllm import KEY, TOKEN, FakeVllm
+from tests.support.fake_vllm import KEY, FakeVllm
 
 ASK = Ask(prompt=(1, 2, 3), n=1, max_tokens=4, temperature=1.0, top_p=1.0, top_k=-1, seed=None)
 MODEL_ID = "session:train:0"
@@ -87,12 +87,6 @@ async def parts(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 def replicas(count: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("parts", [(count, 3)], indirect=True)
-
-
-async def test_a_sample_is_what_vllm_answers(parts: Parts) -> None:
-    found = await parts.sample(ask=dataclasses.replace(ASK, n=2))
-    one = {"stop_reason": "stop", "tokens": [TOKEN], "logprobs": [-0.5]}
-    assert found == {"sequences": [one, one], "prompt_logprobs": None, "topk_prompt_logprobs": None}
 
 
 async def test_a_request_has_all_settings_and_a_seed_only_if_given(parts: Parts) -> None:
@@ -194,13 +188,6 @@ async def test_a_disk_without_a_place_for_an_adapter_is_an_answer(parts: Parts) 
         await parts.adapters.preload(MODEL_ID, "one")
     (parts.files / "adapters").unlink()
     assert (await parts.sample("one"))["sequences"], "once there is one"
-
-
-async def test_an_adapter_that_vllm_refuses_is_refused_with_its_message(parts: Parts) -> None:
-    parts.save("one")
-    parts.fake.refuse_adapters = "LoRA rank 64 is greater than max_lora_rank 32."
-    with pytest.raises(Refused, match="LoRA rank 64 is greater"):
-        await parts.adapters.preload(MODEL_ID, "one")
 
 
 async def test_a_refusal_has_vllms_message_and_is_final(parts: Parts) -> None:

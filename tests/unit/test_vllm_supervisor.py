@@ -108,12 +108,6 @@ def test_a_kind_of_model_has_switches_of_its_own(
     assert words[-2 - len(switches) :] == [*switches, "--seed", "3"], "the operator's come last"
 
 
-def test_more_adapters_fit_into_vllm_than_are_registered() -> None:
-    from repairs.vllm_adapters import KEEP
-
-    assert KEEP < sampler.LORAS_IN_MEMORY
-
-
 @contextlib.asynccontextmanager
 async def supervised(plan: Plan, program: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     def command(of: Plan, index: int) -> list[str]:
