@@ -16,7 +16,6 @@ from harbortrainer.model_api.normal import call
 from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.model_api.reply import Over
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
-from tests.support.fakes import let_others_act
 from tests.support.families import QWEN_TOOLS
 from tests.support.tools import TOOLS, chats, written
 from tests.support.wire_parts import SYSTEM, echo, exchange_of, result, said, user
@@ -214,35 +213,6 @@ async def test_a_repeated_request_gets_the_first_ones_answer_only_if_the_client_
     )
     assert both[0] == both[1] and len(client.requests) == 3
     assert (exchange.stats["wire_replayed"], exchange.stats["wire_joined"]) == (1, 1)
-
-
-@pytest.mark.parametrize("before_the_answer", [True, False])
-async def test_who_left_before_its_answer_gets_it_when_it_asks_again(before_the_answer: bool) -> None:
-    """Some clients never say that they repeat themselves. The sample of the first request runs on."""
-    hold = asyncio.Event()
-    exchange, client = exchange_of(["one", "two"])
-    sample = client.sample
-
-    async def slow(**named: Any) -> Any:
-        await hold.wait()
-        return await sample(**named)
-
-    client.sample = slow  # type: ignore[method-assign]
-    asked = [SYSTEM, user("q")]
-    gone = asyncio.create_task(exchange.say(asked, TOOLS))
-    await let_others_act()
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
-    if not before_the_answer:
-        hold.set()
-        await asyncio.gather(*exchange._running)
-    second = asyncio.create_task(exchange.say(asked, TOOLS))
-    await let_others_act()
-    hold.set()
-    assert (await second).text == "one"
-    assert (await exchange.say(asked, TOOLS)).text == "two"  # it had its answer: this is a new wish
-    assert len(client.requests) == 2
 
 
 async def test_an_unreadable_call_is_text_and_its_echo_continues() -> None:

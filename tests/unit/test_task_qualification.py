@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.docker.integrity.allowed import allow
 from harbortrainer.durable.listed import Listed
 from harbortrainer.errors import EnvironmentFault, UserError
@@ -314,9 +313,3 @@ async def test_what_ends_a_check_is_one_line(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "cache").touch()
     with pytest.raises(UserError, match=r"^XDG_CACHE_HOME: .* \(Not a directory\); "):
         await checked(tmp_path, monkeypatch)
-
-
-def test_folders_and_flags_on_the_command_line() -> None:
-    given = ["datasets/a", "--json", "n_oracle=2", "datasets/b", "--quarantine"]
-    args = read_arguments(CheckArgs, given, ("dirs",))
-    assert (args.dirs, args.json, args.n_oracle, args.quarantine) == (("datasets/a", "datasets/b"), "-", 2, True)

@@ -12,7 +12,6 @@ import pytest
 import tinker
 
 from harbortrainer.bundled.tau.domain import GREETING
-from harbortrainer.bundled.tau.room import TauRoom
 from harbortrainer.bundled.tau.trial import EMPTY, run_conversation
 from harbortrainer.bundled.tau.user import ModelUser, NewUser, ScriptedUser, TauUser
 from harbortrainer.bundled.tau.venue import SCRIPTED, VENUE, TauVenue
@@ -262,43 +261,10 @@ def test_what_cannot_run_is_refused_before_anything_is_spent() -> None:
         VENUE.check(tasks, config(), chat_of(LLAMA), 1)
 
 
-def test_a_scripted_user_is_deterministic_and_ends() -> None:
-    async def texts() -> list[str]:
-        from harbortrainer.bundled.tau.domain import domain
-
-        user = ScriptedUser(domain("retail"), domain("retail").task("0"), 1)
-        asked = [GREETING, "May I have your email?", "Shall I cancel it (yes/no)?", "All done."]
-        return [(await user.reply([{"role": "assistant", "content": text}])).text for text in asked]
-
-    first, second = asyncio.run(texts()), asyncio.run(texts())
-    assert first == second and first[2:] == ["Yes.", "###STOP###"] and first[1] in first[0]
-
-
 async def test_half_a_character_in_an_argument_does_not_break_the_record(tmp_path: Path) -> None:
     call = '<tool_call>\n{"name": "create_task", "arguments": {"user_id": "user_1", "title": "\\ud83d"}}\n</tool_call>'
     trajectory = await talked([call, "Done."], tmp_path)
     assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.0) and stored(tmp_path)["messages"]
-
-
-async def test_conversations_that_begin_together_begin_in_different_rounds_of_the_loop(tmp_path: Path) -> None:
-    rounds, begun = 0, list[int]()
-
-    async def count() -> None:
-        nonlocal rounds
-        while True:
-            rounds += 1
-            await asyncio.sleep(0)
-
-    def user(*arguments: Any) -> TauUser:
-        begun.append(rounds)
-        return ScriptedUser(*arguments)
-
-    made, _ = parts(["x"] * 40)
-    room, counting = TauRoom(made, user), asyncio.create_task(count())
-    requests = [request(mock(), tmp_path, f"s000000-p00-g{index:02d}") for index in range(8)]
-    await asyncio.gather(*map(room.run, requests))
-    counting.cancel()
-    assert len(set(begun)) == len(requests)
 
 
 class Model(users.User):
@@ -326,11 +292,3 @@ async def test_a_model_plays_the_user_with_tau2s_instructions_and_roles_flipped(
     assert [(one["role"], one["content"]) for one in said] == [
         ("user", GREETING), ("assistant", "Hello."), ("user", "What?"),
     ]  # fmt: skip
-
-
-async def test_a_room_shares_the_agents_slots_and_has_no_service() -> None:
-    made, _ = parts(["x"])
-    room = VENUE.room(made)
-    await room.ready()
-    await room.suspect()
-    assert room.outages == 0 and room.gate is made.gates.running
