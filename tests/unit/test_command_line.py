@@ -1,8 +1,6 @@
-import asyncio
 import contextlib
 import io
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -181,24 +179,6 @@ def test_env_files_fill_in_what_the_shell_leaves_open(tmp_path, monkeypatch):
     monkeypatch.setenv("HT_A", "shell")
     load_environment(tmp_path)
     assert [os.environ[name] for name in ("HT_A", "HT_B", "HT_C")] == ["shell", "own", "env"]
-
-
-@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
-def test_a_signal_stops_a_command_after_its_clean_up(signal_name, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    cleaned = []
-
-    async def command() -> int:
-        os.kill(os.getpid(), signal.Signals[signal_name])
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            cleaned.append(True)
-        return 0
-
-    assert run_command(command) == 130
-    assert cleaned == [True] and capsys.readouterr().err == "stopped\n"
 
 
 def test_a_letter_that_the_terminal_has_not_is_replaced() -> None:

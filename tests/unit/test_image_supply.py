@@ -11,7 +11,7 @@ from docker.errors import DockerException
 
 from harbortrainer.docker.images import supply
 from harbortrainer.docker.images.builds import ImageError, LateError
-from harbortrainer.docker.images.supply import ImageSupply, builds_at_once
+from harbortrainer.docker.images.supply import ImageSupply
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
 from tests.support.virtual_time import in_virtual_time
@@ -54,14 +54,6 @@ async def test_what_trials_wait_for_is_made_first_and_the_rest_in_its_order() ->
         assert await asyncio.gather(lacking(images, "z"), lacking(images, "c")) == ["", ""]
         assert builder.made[:3] == ["a", "z", "c"]
         assert await lacking(images, "b") == "" and len(builder.made) == 4
-
-
-async def test_no_more_images_are_made_at_once_than_the_setting_says() -> None:
-    builder = Builder()
-    async with supplying(builder, 3) as images:
-        await asyncio.gather(*(lacking(images, str(n)) for n in range(9)))
-    assert builder.most == 3 and sorted(builder.made) == list(map(str, range(9)))
-    assert 2 <= builds_at_once() <= 16
 
 
 async def test_a_task_without_an_image_has_the_builders_last_words() -> None:

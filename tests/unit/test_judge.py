@@ -16,7 +16,7 @@ from harbortrainer.learning.batch import assemble, has_signal
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
 from harbortrainer.other_models.chat_client import ApiAddress, ChatClient, EndpointError, Spoken
 from harbortrainer.other_models.judge import Judge, conversation_text, instructions, judgement, read_taxonomy
-from harbortrainer.run.trajectories import read_trajectory, write_trajectory
+from harbortrainer.run.trajectories import read_trajectory
 from harbortrainer.setting import settings
 from harbortrainer.train import parse
 from harbortrainer.watch.wandb_log import wandb_project
@@ -95,13 +95,6 @@ def test_oversampling_counts_a_group_by_the_rewards_that_it_is_trained_with(
     config = Config(**{**{name: getattr(CONFIG, name) for name in settings(Config)}, "oversample_max": 2})
     assert has_signal(one, config) is signal
     assert bool(assemble([one], config).sequences_D) is signal
-
-
-def test_shaping_is_in_the_trials_file_and_older_files_have_none(tmp_path: Path) -> None:
-    (trial,) = group([1.0], [{"judge": 0.5, "taxonomy/short": 0.125}]).trajectories_G
-    assert read_trajectory(write_trajectory(tmp_path, trial)).shaping == trial.shaping
-    (older,) = group([1.0], [{}]).trajectories_G
-    assert read_trajectory(write_trajectory(tmp_path, replace(older, trial_name="s000001-p00-g00"))).shaping == {}
 
 
 def judge_of(endpoint: Any, tmp_path: Path) -> Judge:

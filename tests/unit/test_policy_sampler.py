@@ -24,21 +24,6 @@ def connection_error() -> tinker.APIConnectionError:
     return tinker.APIConnectionError(request=httpx.Request("POST", "http://server"))
 
 
-async def test_the_prompt_is_one_of_the_sdk() -> None:
-    prompts: list[tinker.ModelInput] = []
-
-    class Keeps(ScriptedClient):
-        async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
-            prompts.append(prompt)
-            return response([5])
-
-    sampler = PolicySampler()
-    sampler.publish(Keeps([], chat_template()), 1)
-    await ask(sampler)
-    assert prompts == [tinker.ModelInput.from_ints([1, 2, 3])]
-    assert prompts[0].model_dump_json() == tinker.ModelInput.from_ints([1, 2, 3]).model_dump_json()
-
-
 async def test_drain_waits_for_requests_of_cancelled_callers() -> None:
     sampler = PolicySampler()
     gate = asyncio.Event()

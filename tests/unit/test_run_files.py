@@ -14,15 +14,13 @@ from harbortrainer.budget.budget import Budget
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, TrajectoryGroup
-from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
+from harbortrainer.run.checkpoints import PolicyIdentity
 from harbortrainer.run.directory import RunDirectory, base_model, held, new_run_directory, run_ids
 from harbortrainer.run.metrics import MetricsLog, batch_metrics, eval_metrics
 from harbortrainer.run.trajectories import read_batch, read_trajectory, write_trajectory
 from harbortrainer.sft.dataset import Dataset, check_same
 from harbortrainer.tasks.split import check_split
-from harbortrainer.tasks.task import Task
 from harbortrainer.train import parse
-from harbortrainer.training.plan import installed_versions
 from harbortrainer.training.rows import StepRows
 from harbortrainer.training.start import find_start
 from harbortrainer.watch.display import Display
@@ -45,24 +43,6 @@ def test_trajectory_file_returns_what_was_written(tmp_path):
     path = write_trajectory(tmp_path, original)
     assert read_trajectory(path) == original
     assert read_batch(tmp_path) == {original.trial_name: original}
-
-
-POLICY = PolicyIdentity("m", 8, "chat_template:1", "off")
-
-
-async def test_old_checkpoints_are_deleted_after_the_new_one_is_recorded(tmp_path):
-    deleted: list[str] = []
-
-    async def delete(path: str) -> None:
-        assert path not in (tmp_path / "c.jsonl").read_text()
-        deleted.append(path)
-
-    log = CheckpointLog(tmp_path / "c.jsonl", Keep(2))
-    for step in range(4):
-        await log.add(POLICY.checkpoint(step, f"tinker://m/weights/{step}"), delete)
-    assert deleted == ["tinker://m/weights/0", "tinker://m/weights/1"]
-    again = CheckpointLog(tmp_path / "c.jsonl", Keep(2))
-    assert [c.step for c in again.records] == [2, 3]
 
 
 def test_a_run_is_held_by_one_process(tmp_path):
@@ -88,16 +68,6 @@ def test_a_new_run_appears_with_its_files_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == []
     run = new_run_directory(str(tmp_path), "r", "label", {"config.json": {"a": 1}})
     assert [path.name for path in tmp_path.iterdir()] == ["r"] and json.loads(run.config.read_text()) == {"a": 1}
-
-
-def test_a_package_that_is_not_installed_has_no_version(tmp_path, monkeypatch):
-    for name in ("tinker", "harbor", "chz", "transformers", "numpy", "docker"):
-        folder = tmp_path / f"{name}-1.2.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text(f"Name: {name}\nVersion: 1.2\n")
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert "wandb" not in installed_versions() and installed_versions()["tinker"] == "1.2"
-    assert installed_versions([Task("t", tmp_path, "")])["docker"] == "1.2"
 
 
 def test_a_run_in_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path):

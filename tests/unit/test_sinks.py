@@ -67,16 +67,6 @@ class Sink:
         self.ended.append(exit_code)
 
 
-def test_one_call_a_step_and_an_end_only_on_close(tmp_path: Path) -> None:
-    sink, said = Sink(), []
-    log = MetricsLog(RunDirectory(tmp_path), BackgroundSink("w", lambda: sink, said.append, LONG))
-    log.log(0, {"reward/mean": 1.0})
-    log.log(1, {})
-    assert not sink.ended
-    log.close(3)
-    assert [row["global_step"] for row in sink.rows] == [0, 1] and sink.ended == [3] and said == ["w: somewhere"]
-
-
 @pytest.mark.parametrize("had", [-1, 0, 2])
 def test_a_resumed_run_sends_what_the_server_lacks(tmp_path: Path, had: int) -> None:
     """-1: wandb_project is new to the run."""

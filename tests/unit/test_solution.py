@@ -22,14 +22,8 @@ WHOLE = {  # each is one statement
     "here-document in a loop": "for i in 1 2; do\n  cat << END\nexit $i\nEND\ndone",
     "loop": "while read -r x\ndo\n  echo $x\n\n  # kept\ndone < f",
     "function": "f()\n{\n  exit 3\n}",
-    "condition": "if [ -f a ]; then\n  set -e\nelse\n  exit 1\nfi",
-    "case": "case $x in\n  a) echo 1;;\nesac",
     "continued line": "tar -c \\\n  -f x.tar \\\n  y",
-    "pipe": "cat a |\n  sort",
-    "and": "test -f a &&\n  echo b",
-    "array": "x=(\n  1\n  2\n)",
     "quoted text": "echo 'a\n# b\nexit\n'",
-    "substitution": "x=$(\n  date\n)",
     "extended glob": "rm !(a|b)",
     "an exit that may not happen": "cd /app || exit 1",
     "positional parameters": "set -- a b",
@@ -145,10 +139,6 @@ def test_a_long_script_takes_turns() -> None:
     assert [len(commands(answer)) for answer in never] == [1] * 12 + [0, 0]
 
 
-def test_an_empty_script_only_completes_the_task() -> None:
-    assert [commands(answer) for answer in typed_answers("#!/bin/bash\nset -e\n")] == [[], []]
-
-
 OPENED = CHATML.replace("assistant\\n' }}{% endif %}", "assistant\\n<think>\\n' }}{% endif %}")
 
 
@@ -203,16 +193,6 @@ async def test_each_trial_is_given_its_tasks_answers_from_the_first_one() -> Non
     history = [("user", "screen 0"), ("assistant", "a"), ("user", "screen 1"), ("assistant", "b"), ("user", "screen 2")]
     messages = [{"role": role, "content": content} for role, content in history]
     assert sequence.tokens_T.tolist() == [*chat.first_prompt(messages), *chat.completion("b")]
-
-
-async def test_an_answer_is_cut_where_the_context_ends() -> None:
-    chat, task = chat_template(), Path("t")
-    sampler = oracle({task: ["x" * 100]}, chat)
-    prompt = len(chat.first_prompt([{"role": "user", "content": "screen 0"}]))
-    with sampler.of_trial(task) as own:
-        llm = TinkerLLM(own, chat, max_tokens=200, temperature=1.0, context_limit=prompt + 60)
-        (turn,) = (await talk(llm, 1)).turns
-    assert (turn.truncated, turn.text, len(turn.completion_tokens_T)) == (True, "x" * 60, 60)
 
 
 async def test_weights_that_are_published_next_answer_all_trials() -> None:

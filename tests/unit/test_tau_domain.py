@@ -52,15 +52,6 @@ def test_every_tasks_own_actions_earn_1_and_nothing_earns_the_floor(name: str) -
     assert place.base.get_db_hash() == before, "what the conversations changed was their own"
 
 
-def test_a_task_that_was_left_half_done_earns_nothing() -> None:
-    def without_last_write(calls: list[Any]) -> list[Any]:
-        return [call for call in calls if not call.name.startswith(("cancel_", "exchange_", "modify_", "return_"))]
-
-    earned = [replayed("retail", key, change=without_last_write) for key in domain("retail").data.tasks]
-    assert 0 < sum(earned) < len(earned) / 2
-    assert replayed("retail", "0", change=lambda calls: [*calls, calls[-1]]) in (0.0, 1.0)
-
-
 HOSTILE = [
     Call("no_such_tool", {}), Call("get_order_details", {}), Call("get_order_details", {"order_id": ["#W0"]}),
     Call("get_order_details", {"order_id": {"a": 1}}), Call("get_order_details", {"order_id": None, "x": 1}),

@@ -12,7 +12,7 @@ import pytest
 import tinker
 
 from harbortrainer.bundled.tau.domain import GREETING
-from harbortrainer.bundled.tau.trial import EMPTY, run_conversation
+from harbortrainer.bundled.tau.trial import run_conversation
 from harbortrainer.bundled.tau.user import ModelUser, NewUser, ScriptedUser, TauUser
 from harbortrainer.bundled.tau.venue import SCRIPTED, VENUE, TauVenue
 from harbortrainer.errors import UserError
@@ -117,12 +117,6 @@ async def test_an_answer_that_is_no_message_gets_one_result_and_is_counted(answe
     assert failed == 1 or trajectory.stats["tool_errors"] == 1
     shown = stored(tmp_path)["shown"]
     assert next(message for message in shown if message["role"] == "tool")["error"]
-
-
-async def test_ten_errors_end_a_conversation_at_0(tmp_path: Path) -> None:
-    trajectory = await talked(["<tool_call>{", written(CHAT, "no_such_tool", {}), "", "<tool_call>{"], tmp_path)
-    assert (trajectory.reward, trajectory.outcome, len(trajectory.turns)) == (0.0, Outcome.POLICY_ERROR, 10)
-    assert EMPTY in CHAT.decode([token for turn in trajectory.turns for token in turn.new_tokens_T])
 
 
 async def test_several_calls_of_an_answer_run_in_order_and_its_text_is_not_shown(tmp_path: Path) -> None:

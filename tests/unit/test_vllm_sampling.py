@@ -316,20 +316,6 @@ async def test_the_other_replica_samples_while_one_is_away(parts: Parts) -> None
     assert parts.sampling.state()["replicas"] == ["ready", "ready"]
 
 
-@replicas(2)
-async def test_an_adapter_is_loaded_by_every_replica_that_samples_it(parts: Parts) -> None:
-    parts.save("one")
-    parts.fakes[0].gate.clear()
-    parts.fakes[1].gate.clear()
-    waiting = [asyncio.create_task(parts.sample("one")) for _ in range(6)]
-    for fake in parts.fakes:
-        await fake.arrivals(3)
-    assert [len(fake.loads) for fake in parts.fakes] == [1, 1]
-    for fake in parts.fakes:
-        fake.gate.set()
-    await asyncio.gather(*waiting)
-
-
 async def test_clean_up_at_the_start_forgets_what_a_killed_server_left(parts: Parts) -> None:
     parts.fake.registered["old"] = "/nowhere"
     old = parts.files / "adapters" / "old"

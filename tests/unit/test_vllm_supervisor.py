@@ -1,6 +1,5 @@
 """The supervisor of vLLM, with a small program in vLLM's place: restarts, giving up, and its end with the server."""
 
-import ast
 import asyncio
 import contextlib
 import json
@@ -74,20 +73,6 @@ def test_vllm_sees_its_own_gpu_and_no_setting_of_jax(tmp_path: Path, monkeypatch
     assert found["CUDA_VISIBLE_DEVICES"] == "1" and found["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in found
     assert "PYTHONPATH" not in sampler.environment(plan_of(tmp_path), 0)
-
-
-def test_each_worker_on_a_gpu_imports_the_repair(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, **GPU)
-    module, name = flags(plan)["--worker-extension-cls"].split(".")
-    folder = sampler.environment(plan, 0)["PYTHONPATH"]  # nothing else: what the caller's Python has is not vLLM's
-    defined = {getattr(part, "name", "") for part in ast.parse(Path(folder, f"{module}.py").read_text()).body}
-    assert name in defined and "--worker-extension-cls" not in flags(plan_of(tmp_path))
-
-
-def test_vllm_adapts_no_unembedding(tmp_path: Path) -> None:
-    words = sampler.command(plan_of(tmp_path), 0)
-    place = words.index("--lora-target-modules") + 1
-    assert words[place : place + 13] == [*sampler.ADAPTED, "--enable-lora"] and "lm_head" not in words
 
 
 @pytest.mark.parametrize(
