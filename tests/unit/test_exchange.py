@@ -159,13 +159,6 @@ async def test_two_requests_at_once_for_one_place_are_two_segments() -> None:
     assert exchange.stats["wire_foreign"] == 0 and exchange.stats["wire_segments"] == 2
 
 
-async def test_two_openings_at_once_are_two_segments() -> None:
-    exchange, _ = exchange_of(["x"])
-    await asyncio.gather(*(exchange.say([SYSTEM, user(str(n))], TOOLS) for n in range(3)))
-    assert sorted(turn.segment for turn in exchange.turns) == [0, 1, 2]
-    assert [segment.index for segment in exchange.conversation.segments] == [0, 1, 2]
-
-
 async def test_side_calls_carry_no_loss_and_titles_take_no_turn_of_the_agent(tmp_path: Any) -> None:
     """A title first, then the agent, then the policy's own call, then one with a copied tool list and no system."""
     exchange, _ = exchange_of(["A title", CALL, "self", "forged", "done"], max_turns=2)
@@ -213,13 +206,3 @@ async def test_a_repeated_request_gets_the_first_ones_answer_only_if_the_client_
     )
     assert both[0] == both[1] and len(client.requests) == 3
     assert (exchange.stats["wire_replayed"], exchange.stats["wire_joined"]) == (1, 1)
-
-
-async def test_an_unreadable_call_is_text_and_its_echo_continues() -> None:
-    broken = 'Look.\n<tool_call>\n{"name": "find_order", "arguments": {"id": \n</tool_call>'
-    exchange, _ = exchange_of([broken, "done"])
-    asked = [SYSTEM, user("q")]
-    reply = await exchange.say(asked, TOOLS)
-    assert reply.text == broken and not reply.calls and exchange.stats["parse_failures"] == 1
-    await exchange.say([*asked, echo(reply), user("no call")], TOOLS)
-    assert exchange.stats["wire_segments"] == 1

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.integrity.allowed import allow
 from harbortrainer.durable.listed import Listed
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.qualify import check, findings
@@ -236,16 +235,6 @@ def test_a_cached_report_is_the_report_and_other_settings_are_asked_anew(tmp_pat
     assert (found.findings, found.oracle) == (report.findings, report.oracle)
     assert Cache(tmp_path, {"n": 2}).get(Path("/t"), "d1") is None
     assert Cache(tmp_path, {"n": 1}).get(Path("/t"), "d2") is None
-
-
-def test_a_cached_report_holds_for_what_was_allowed_then(tmp_path: Path) -> None:
-    task = write_task(tmp_path / "tasks" / "t")
-    cache = Cache(tmp_path, {})
-    cache.put(TaskReport("t", str(task), "d1"))
-    allow(task, ["/x"])
-    assert cache.get(task, "d1") is None
-    allow(task, [])
-    assert cache.get(task, "d1") is not None
 
 
 def test_training_leaves_quarantined_tasks_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
