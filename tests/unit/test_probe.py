@@ -88,6 +88,32 @@ def verdict(gains: list[float], noise: float, norms: Sequence[float | None] = (N
     return findings.facts["reduction"]
 
 
+def smollm2(multiple: float) -> float:
+    """Gains of steps of 1, 2 and 4 times 1 nat, measured on SmolLM2-135M in float32: far from linear."""
+    return {1.0: 1.0, 2.0: 1.72, 4.0: 2.1}[multiple]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("sum", "sum"), ("mean", "example_mean")])
+@pytest.mark.parametrize("curve", [smollm2, float])
+def test_the_reduction_of_a_real_model_is_measured(kind, expected, curve):
+    assert verdict(gains(kind, curve), 1e-4) == expected
+
+
+def test_a_step_that_changes_with_the_data_in_another_way_is_unknown():
+    assert verdict([1, 4, 2, 4, 1, 2, 1.5, 2, 1], 1e-4) == "unknown"
+    assert verdict([1, 4, 4, 4, 1, 2, 1, 2, 1], 1e-4) == "unknown"  # a sum of tokens, a mean of datums
+    assert verdict([0.0] * 9, 1e-4) == "unknown"
+
+
+def test_reported_norms_decide_only_where_noise_hides_the_effect():
+    sums = [230, 229, 918, 228, 229, 229, 458, 228, 229]
+    hidden = gains("sum", float, 3.0)
+    assert verdict(hidden, 3.0) == "unknown"
+    assert verdict(hidden, 3.0, sums) == "sum"
+    assert verdict(hidden, 3.0, [100.0] * 9) == "example_mean"
+    assert verdict(gains("mean", float), 1e-4, sums) == "example_mean"
+
+
 def test_the_time_limit_is_for_each_answer_and_not_for_a_whole_chain():
     async def answer(after_sec: float) -> float:
         await asyncio.sleep(after_sec)

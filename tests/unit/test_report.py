@@ -10,12 +10,12 @@ from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.report.trials import funnel, read_trials
-from harbortrainer.report.write import write_report
+from harbortrainer.report.write import packed, write_report
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_trajectory
 from harbortrainer.stats import estimate_reward
 from tests.support.made_run import MadeRun
-from tests.support.report_parts import blobs, only_run, small_run
+from tests.support.report_parts import blobs, only_run, small_run, unpacked
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"\u2028]]>-->"
 
@@ -155,3 +155,9 @@ def test_what_a_continued_run_changed_is_told(own: MadeRun) -> None:
     append_line(own.path / "config_changes.jsonl", {"time": 1.0, "from_step": 1, "changes": change})
     expected = {"step": 2, "field": "learning_rate", "before": 1e-4, "now": 1e-5}
     assert only_run(write_report(own.path))["changes"] == [expected]
+
+
+def test_packed_values_come_back_and_are_no_markup() -> None:
+    value = {"a": [ATTACK, None, 1.5, float("inf")]}
+    assert unpacked(packed(value)) == {"a": [ATTACK, None, 1.5, None]}
+    assert re.fullmatch(r"[A-Za-z0-9+/=]+", packed(value))

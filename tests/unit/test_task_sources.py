@@ -58,6 +58,14 @@ def test_globs(tmp_path: Path, include: tuple[str, ...], exclude: tuple[str, ...
     assert names(load_sources(find_sources(folders(tmp_path)), include, exclude)) == left
 
 
+def test_globs_that_do_nothing_or_leave_nothing_are_refused(tmp_path: Path) -> None:
+    sources = find_sources(folders(tmp_path))
+    with pytest.raises(UserError, match="tasks_include=x: matches none of 4 tasks"):
+        load_sources(sources, ("x",))
+    with pytest.raises(UserError, match=r"tasks_exclude=\*: leaves no task"):
+        load_sources(sources, (), ("*",))
+
+
 def test_names_of_folders_with_the_same_last_part(tmp_path: Path) -> None:
     for name in ("x/set/a", "y/set/a"):
         write_task(tmp_path / name)
@@ -236,3 +244,11 @@ def test_two_fetches_of_one_repository_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         found = [*pool.map(find_sources, [f"git+{address}#sets/small"] * 3)]
     assert found[0] == found[1] == found[2] and names(load_sources(found[0])) == ["a", "b"]
+
+
+def test_a_dataset_that_another_process_has_fetched_meanwhile_is_used(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    assert fetch_dataset("tiny@1.0", str(registry(tmp_path)), folder) == "tiny@1.0, 2 tasks"
+    shutil.copytree(folder, tmp_path / "partial")
+    fetch._put(tmp_path / "partial", folder)
+    assert names(load_sources(find_sources(str(folder)))) == ["a", "b"]

@@ -255,6 +255,18 @@ def test_what_cannot_run_is_refused_before_anything_is_spent() -> None:
         VENUE.check(tasks, config(), chat_of(LLAMA), 1)
 
 
+def test_a_scripted_user_is_deterministic_and_ends() -> None:
+    async def texts() -> list[str]:
+        from harbortrainer.bundled.tau.domain import domain
+
+        user = ScriptedUser(domain("retail"), domain("retail").task("0"), 1)
+        asked = [GREETING, "May I have your email?", "Shall I cancel it (yes/no)?", "All done."]
+        return [(await user.reply([{"role": "assistant", "content": text}])).text for text in asked]
+
+    first, second = asyncio.run(texts()), asyncio.run(texts())
+    assert first == second and first[2:] == ["Yes.", "###STOP###"] and first[1] in first[0]
+
+
 async def test_half_a_character_in_an_argument_does_not_break_the_record(tmp_path: Path) -> None:
     call = '<tool_call>\n{"name": "create_task", "arguments": {"user_id": "user_1", "title": "\\ud83d"}}\n</tool_call>'
     trajectory = await talked([call, "Done."], tmp_path)
