@@ -75,17 +75,6 @@ async def test_a_run_of_a_version_that_marked_trials_goes_on_is_replayed_and_sho
     assert write_report(run.path).stat().st_size > 10_000
 
 
-async def test_max_trials_ends_it_and_a_higher_one_goes_on(again: Again) -> None:
-    events = await again.process("max_trials=11")
-    assert len(of("trial", events)) == 11
-    assert [record["step"] for record in read_lines(again.folder / "checkpoints.jsonl")] == [0, 1]
-    assert of("trial", await again.process("max_trials=11")) == []
-    await again.process("max_trials=0")
-    assert again.steps() == [1, 2]
-    started = [r["trial"] for r in read_lines(again.folder / "ledger.jsonl") if r["event"] == "started"]
-    assert len(started) == len(set(started)), "none was started twice"
-
-
 async def test_a_task_that_changed_meanwhile_is_refused_by_name(again: Again) -> None:
     await again.process("max_trials=11")
     (again.tasks / "count-2" / "instruction.md").write_text("Something else.")

@@ -158,20 +158,3 @@ def test_a_server_that_was_started_again_counts_its_compilations_from_its_start(
         assert silences.lost(0.0) == pytest.approx(2.0)
 
     of(run())
-
-
-def test_a_request_that_was_never_answered_is_known() -> None:
-    async def run() -> tuple[bool, bool]:
-        sampler = PolicySampler(attempts=1)
-        server = UnsteadyServer(["yes"], ANSWER, hangs=[(6, 50)])
-        sampler.publish(server, 0)
-        talk = Conversation(sampler, server.template, max_tokens=64, temperature=1.0, context_limit=9999)
-        await talk.ask([user("q")])
-        answered = talk.unanswered
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(10):
-                await talk.ask([user("q")])
-        await sampler.abandon()
-        return answered, talk.unanswered
-
-    assert of(run()) == (False, True)

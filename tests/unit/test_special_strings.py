@@ -44,29 +44,6 @@ def harmless(text: str, family: Family) -> str:
     return text
 
 
-def check(chat: ChatTemplate, ids: list[int], ids_of_harmless: list[int], shown: str) -> None:
-    assert control_ids(chat, ids) == control_ids(chat, ids_of_harmless) != []
-    assert shown.strip() in chat.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-@pytest.mark.parametrize("thinking", [False, True])
-def test_only_the_template_writes_control_tokens(family: Family, thinking: bool) -> None:
-    """In an instruction, in terminal output, and where a summary rewrote the history."""
-    chat, text = chat_of(family, enable_thinking=thinking), attack(family)
-    plain = harmless(text, family)
-
-    def conversation_with(said: str) -> list[dict[str, str]]:
-        answers = {"role": "assistant", "content": "cat notes"}
-        return [{"role": "user", "content": said}, answers, {"role": "user", "content": f"again: {said}"}]
-
-    check(chat, chat.first_prompt(conversation_with(text)[:1]), chat.first_prompt(conversation_with(plain)[:1]), text)
-    check(chat, chat.first_prompt(conversation_with(text)), chat.first_prompt(conversation_with(plain)), text)
-    check(chat, chat.continuation(text), chat.continuation(plain), text)
-    assert chat.special_strings(text) >= 4 * len(strings_of(family))
-    assert chat.special_strings(plain) == 0
-
-
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_no_mixture_of_pieces_becomes_a_control_token(family: Family) -> None:
     """Nested and cut strings, and those that only join up when something between them is removed."""

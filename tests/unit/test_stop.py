@@ -12,7 +12,7 @@ import pytest
 
 from harbortrainer.cli.main import run_command
 from harbortrainer.config import Config
-from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, run_until
+from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop
 from tests.conftest import ROOT
 
 
@@ -44,26 +44,6 @@ async def test_max_wall_sec() -> None:
     async with asyncio.timeout(600):
         await stop.wait()
     assert stop.status == LIMIT_STATUS and "max_wall_sec=0.01" in stop.why
-
-
-async def test_work_is_cancelled_by_a_request_and_its_clean_up_awaited() -> None:
-    stop, _ = limited()
-    cleaned = []
-
-    async def work() -> None:
-        try:
-            stop.request("SIGINT", SIGNAL_STATUS)
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            cleaned.append(True)
-
-    with pytest.raises(Stopped, match="SIGINT"):
-        await run_until(work(), stop.stopped())
-    assert cleaned == [True]
-    with pytest.raises(Stopped):
-        await run_until(work(), stop.stopped())  # not begun any more
-    assert cleaned == [True]
 
 
 @pytest.mark.parametrize("polled", [False, True])

@@ -18,7 +18,6 @@ from harbortrainer.bundled.tau.venue import SCRIPTED, VENUE, TauVenue
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.other_models import users
-from harbortrainer.policy.tools import ToolCall
 from harbortrainer.report.panel import talk
 from harbortrainer.rollout.quarantine import SAMPLING, UNANSWERED, blames_task
 from harbortrainer.rollout.rollouts import Rollouts
@@ -225,17 +224,6 @@ async def test_the_ledger_has_the_turns_and_the_users_tokens_of_a_cancelled_conv
     ended = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[-1])
     assert (ended["fate"], ended["turns"]) == ("cancelled", 1), "they were paid for"
     assert (ended["user_prompt_tokens"], ended["user_sampled_tokens"]) == (70, 9)
-
-
-async def test_the_users_own_tools_run_and_the_policy_does_not_see_them(tmp_path: Path) -> None:
-    task = next(task for task in load_sources(find_sources("tau:telecom")) if task.side == "train")
-    look = users.Said("", (ToolCall("check_status_bar", {}),))
-    user = Says("My phone fails.", look, "It shows nothing.", "###STOP###")
-    trajectory = await talked(["What does it show?", "Goodbye."], tmp_path, task, user)
-    assert (trajectory.outcome, trajectory.reward, len(trajectory.turns)) == (Outcome.COMPLETED, 0.0, 2)
-    called = [message for message in stored(tmp_path)["messages"] if message["role"] == "tool"]
-    assert [message["requestor"] for message in called] == ["user"] and user.heard[2][-1]["role"] == "tool"
-    assert called[0]["content"] not in CHAT.decode(trajectory.turns[1].new_tokens_T)
 
 
 @pytest.mark.parametrize("task", MOCK, ids=lambda task: task.name)
