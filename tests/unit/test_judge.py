@@ -250,10 +250,9 @@ async def test_a_judge_that_cannot_be_used_is_refused_before_there_is_a_folder(t
 
     with pytest.raises(UserError, match="does not answer"):
         await fake_run(config_of(tmp_path / "runs", "max_steps=1", *ON), Recorder(), endpoint=Away)
+    recorder = Recorder()
     with pytest.raises(UserError, match=r"taxonomy=nowhere\.json: cannot be read"):
-        await fake_run(
-            config_of(tmp_path / "runs", f"judge={judge_file(taxonomy='nowhere.json')}"), recorder := Recorder()
-        )
+        await fake_run(config_of(tmp_path / "runs", f"judge={judge_file(taxonomy='nowhere.json')}"), recorder)
     assert not recorder.kinds("health") and not recorder.kinds("open")
     assert not (tmp_path / "runs" / "run").exists()
 
