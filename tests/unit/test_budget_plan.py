@@ -20,9 +20,7 @@ from harbortrainer.budget.budget import USD_STATUS, Price, Pricing
 from harbortrainer.config import Config, ServerSettings
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.planning import PastBatch, RemainingWork, from_limits, from_past
-from harbortrainer.run.ledger import KILLED
 from harbortrainer.stopping import Stop
 from harbortrainer.train import checked
 from tests.support.fakes import byte_tokenizer, let_others_act
@@ -108,30 +106,6 @@ async def test_a_plan_after_a_run_has_the_mean_of_its_batches(
     assert sum(forecast[kind] for kind in ("prompt", "sampled", "trained")) == pytest.approx(spent, rel=0.1)
     assert forecast["container_sec"] > 0 and forecast["wall_sec"] > 0
     assert forecast["trials"] == pytest.approx(3 * 6 + 3 + 2), "two were run again"
-
-
-def test_an_estimate_is_the_mean_of_batches_a_place() -> None:
-    def batch(tokens: float, places: int = 2, evaluation: bool = False) -> PastBatch:
-        spent = Spending(tokens, tokens, 0.0 if evaluation else tokens, tokens)
-        return PastBatch(evaluation, places, places, spent, seconds=tokens)
-
-    config = Config(model_name="m", tasks_dir=".")
-    runs = {"one": [batch(100), batch(300)], "two": [batch(1200, places=4), batch(60, evaluation=True)]}
-    found = from_past(config, RemainingWork(0, 5, 10, 1, 4), runs)
-    assert found is not None and found.trained == pytest.approx(10 * (50 + 150 + 300) / 3)
-    assert found.sampled == found.wall_sec == pytest.approx((found.trained or 0) + 120)
-    assert found.trials == 14
-    assert from_past(config, RemainingWork(0, 5, 10, 0, 0), {"one": [batch(60, evaluation=True)]}) is None
-    assert from_past(config, RemainingWork(0, 5, 10, 0, 0), {}) is None
-
-
-def test_the_time_until_a_killed_run_is_continued_is_no_container_time() -> None:
-    names = [str(TrialName("step", 0, 0, member)) for member in range(2)]
-    records: list[dict[str, Any]] = [{"event": "started", "trial": name, "time": 0.0} for name in names]
-    usual = {"event": "ended", "prompt_tokens": 0, "sampled_tokens": 0, "cause": "", "fate": "graded"}
-    records.append(usual | {"trial": names[0], "time": 60.0})
-    records.append(usual | {"trial": names[1], "time": 1e6, "cause": KILLED})
-    assert planning._batch(records, False, 0.0, 1.0).spent.container_sec == 120
 
 
 async def test_a_run_of_other_settings_or_tasks_and_a_damaged_one_say_nothing(

@@ -7,23 +7,6 @@ from harbortrainer.policy.chat_template import ChatTemplate, clean_text, merge_s
 from tests.support.fakes import CHATML, LLAMA3, QWEN3, byte_tokenizer, chat_template
 
 
-@pytest.mark.parametrize("template", [QWEN3, CHATML, LLAMA3])
-@pytest.mark.parametrize("thinking", [False, True])
-def test_continuation_is_what_the_template_renders_after_an_answer(template: str, thinking: bool) -> None:
-    chat = chat_template(template, enable_thinking=thinking)
-    ids = chat.continuation("second question\n")
-    whole = chat.first_prompt(
-        [
-            {"role": "user", "content": "first question"},
-            {"role": "assistant", "content": "an answer"},
-            {"role": "user", "content": "second question\n"},
-        ]
-    )
-    assert whole[-len(ids) :] == ids
-    assert ids[0] == chat.turn_end == chat.stop_token_ids[0]
-    assert chat.tokenizer.decode(whole[: -len(ids)]).endswith("an answer")
-
-
 def test_thinking_switch_reaches_first_and_later_prompts() -> None:
     off, on = chat_template(QWEN3), chat_template(QWEN3, enable_thinking=True)
     message = [{"role": "user", "content": "hello"}]
@@ -39,14 +22,6 @@ def test_switch_is_not_passed_to_a_template_without_it() -> None:
     assert chat_template(CHATML).first_prompt([{"role": "user", "content": "x"}]) == chat_template(
         CHATML, enable_thinking=True
     ).first_prompt([{"role": "user", "content": "x"}])
-
-
-def test_join_drops_the_end_that_was_sampled() -> None:
-    chat = chat_template()
-    ids = chat.continuation("go on")
-    assert chat.join([5, 6, ids[0]], "go on") == ids[1:]
-    assert chat.join([5, 6], "go on") == ids  # truncated: the end of the turn belongs to the prompt
-    assert chat.join([], "go on") == ids
 
 
 def test_other_end_of_text_also_stops() -> None:

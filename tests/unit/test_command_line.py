@@ -1,8 +1,6 @@
-import asyncio
 import contextlib
 import io
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -134,22 +132,6 @@ def test_user_and_judge_of_an_earlier_version_are_those_of_their_files_now(
     assert model_of("judge", resumed.judge) == ModelFile("j", "http://j/v1", weight=0.25)
 
 
-def test_settings_that_are_one_now_are_joined_and_may_be_changed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = RunDirectory(tmp_path)
-    now = ("advantage", "clip_thresholds")
-    saved = {name: value for name, value in to_json(parse(BASE)).items() if name not in now}
-    before = {"advantage": None, "advantage_baseline": "leave_one_out"}
-    before |= {"clip_low_threshold": None, "clip_high_threshold": 1.3}
-    write_json(run.config, saved | before | {"loss_fn": "ppo"})
-    resumed = parse([f"resume={tmp_path}"])
-    assert resumed.advantage == "leave_one_out" and resumed.clip_thresholds == (0.8, 1.3) and caplog.messages == []
-    change = {"clip_thresholds": {"before": [0.8, 1.3], "now": [0.7, 1.2]}}
-    append_line(run.config_changes, {"time": 1.0, "from_step": 2, "changes": change})
-    assert parse([f"resume={tmp_path}"]).clip_thresholds == (0.7, 1.2)
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -197,24 +179,6 @@ def test_env_files_fill_in_what_the_shell_leaves_open(tmp_path, monkeypatch):
     monkeypatch.setenv("HT_A", "shell")
     load_environment(tmp_path)
     assert [os.environ[name] for name in ("HT_A", "HT_B", "HT_C")] == ["shell", "own", "env"]
-
-
-@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
-def test_a_signal_stops_a_command_after_its_clean_up(signal_name, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    cleaned = []
-
-    async def command() -> int:
-        os.kill(os.getpid(), signal.Signals[signal_name])
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            cleaned.append(True)
-        return 0
-
-    assert run_command(command) == 130
-    assert cleaned == [True] and capsys.readouterr().err == "stopped\n"
 
 
 def test_a_letter_that_the_terminal_has_not_is_replaced() -> None:

@@ -12,7 +12,6 @@ from harbor.models.trial.paths import TrialPaths
 from harbortrainer.docker.box.compose import overlay
 from harbortrainer.docker.box.environment import ComposeEnvironment
 from harbortrainer.docker.keeping import ownership
-from harbortrainer.docker.network.host_rules import COMPOSE_BRIDGES
 from harbortrainer.errors import UserError
 
 Lay = Callable[..., dict[str, Any]]
@@ -52,22 +51,9 @@ def bridges(content: dict[str, Any]) -> dict[str, str | None]:
     return {name: options.get("com.docker.network.bridge.name") for name, options in named.items()}
 
 
-def test_each_trials_bridges_have_names_of_their_own_that_the_host_rule_covers(lay: Lay) -> None:
-    text = "networks: {inner: , far: {driver: macvlan}, own: {driver_opts: {com.docker.network.bridge.name: br7}}}\n"
-    first, second = bridges(lay(text)), bridges(lay(text))
-    assert first["far"] is first["own"] is None
-    names = [found[network] for found in (first, second) for network in ("default", "inner")]
-    assert len(set(names)) == 4 and all(name and name.startswith(COMPOSE_BRIDGES) and len(name) <= 15 for name in names)
-
-
 def test_a_task_that_asks_for_the_hosts_address_reaches_the_host(lay: Lay) -> None:
     content = lay("services: {main: {extra_hosts: ['host.docker.internal:host-gateway']}}\n")
     assert bridges(content) == {"default": None}
-
-
-def test_an_image_of_the_task_is_not_built(lay: Lay) -> None:
-    content = lay("services: {main: {}}\n", prebuilt=True)
-    assert "build" not in content["services"]["main"] and "volumes" not in content
 
 
 def test_an_environment_without_a_compose_file_is_labelled_too(lay: Lay) -> None:

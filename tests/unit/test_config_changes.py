@@ -85,15 +85,6 @@ def test_an_intervention_is_told_loudly_and_a_harmless_change_in_passing(run: Ru
     assert told["wandb_project"] == "wandb_project=p, was None"
 
 
-def test_a_run_name_that_exists_goes_on(run: RunDirectory) -> None:
-    given = [*BASE, "eval_tasks=a,b", f"logs_dir={run.path.parent}", "run_name=run"]
-    config = parse(given)
-    assert (config.resume, config.learning_rate, config.eval_tasks) == (str(run.path), 0.5, ("a", "b"))
-    assert parse([*given[:-1], "run_name=another"]).resume is None
-    with pytest.raises(UserError, match="model_name=other"):
-        parse([*given, "model_name=other"])
-
-
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with pytest.raises(UserError, match=r"run_name=data: .* is no run"):

@@ -18,11 +18,6 @@ def folder_of(path: Path, rows: list[dict[str, object]], checkpoints: str) -> Pa
     return path
 
 
-def test_says_what_a_recipe_logged_last(tmp_path: Path) -> None:
-    rows = [TRAINED | {"env/all/reward/total": 0.0}, {"step": 1, "test/nll": 1.0}, TRAINED]
-    assert numbers(folder_of(tmp_path, rows, FINAL), 2) == "2 steps, reward 0.25, gradient 2"
-
-
 @pytest.mark.parametrize(
     ("rows", "checkpoints", "fault"),
     [

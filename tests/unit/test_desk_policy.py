@@ -4,7 +4,6 @@ import random
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
 
 from examples.desk.tasks import KINDS, Case, cases, make_case
 from examples.desk.words import FreshWords
@@ -15,8 +14,6 @@ from harbortrainer.policy.special_strings import CALL_TAGS, RESULT_TAGS
 from harbortrainer.policy.tools import CallForm, parse, signatures
 from scripts.desk.author import Said, answers, converse, domain_of, right
 from scripts.desk.transcripts import segments
-from scripts.desk.vocabulary import build_tokenizer
-from scripts.quickstart.shape import random_weights, read_shape
 
 MODEL = Path("models/desk")
 LONGEST_ANSWER, LONGEST_CONVERSATION = 16, 128  # max_tokens of the quickstart, the server's smallest shape
@@ -29,22 +26,6 @@ def template() -> ChatTemplate:
 
 async def talk(case: Case, seed: int = 0) -> list[Said]:
     return (await converse(domain_of({"0": case}), "0", answers(case, random.Random(seed))))[0]
-
-
-def test_files_are_small_and_weights_fit_the_shape() -> None:
-    assert sum(path.stat().st_size for path in MODEL.iterdir()) < 4_000_000
-    weights, shape = load_file(MODEL / "model.safetensors"), read_shape(MODEL)
-    assert {name: w.shape for name, w in weights.items()} == {
-        name: w.shape for name, w in random_weights(shape, 0).items()
-    }
-    assert {w.dtype.name for w in weights.values()} == {"float32"}
-
-
-def test_committed_tokenizer_is_the_one_that_is_built(template: ChatTemplate) -> None:
-    built = build_tokenizer()
-    assert built.get_vocab() == template.tokenizer.get_vocab()
-    assert built.chat_template == template.tokenizer.chat_template
-    assert len(built) <= read_shape(MODEL).vocab_size
 
 
 def test_the_template_writes_calls_in_the_form_of_qwen3(template: ChatTemplate) -> None:
@@ -62,11 +43,6 @@ def test_control_strings_in_a_result_become_text(template: ChatTemplate) -> None
     hostile = template.continuation([result(evil)])
     controls = {id for id, token in template.tokenizer.added_tokens_decoder.items() if token.content.startswith("<")}
     assert sum(id in controls for id in hostile) == sum(id in controls for id in plain)
-
-
-@pytest.mark.parametrize("text", ["", "naïve “quotes” 日本 🙂", '{"name": "x"}', "babe\tbobu\x07"])
-def test_any_text_survives_the_tokenizer(template: ChatTemplate, text: str) -> None:
-    assert template.tokenizer.decode(template.tokenizer.encode(text, add_special_tokens=False)) == text
 
 
 async def test_conversations_of_every_task_are_short(template: ChatTemplate) -> None:

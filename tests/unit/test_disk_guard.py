@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import requests
 
-from harbortrainer.docker.keeping.disk_guard import EVERY_SEC, GIB, DiskGuard, Space, eviction_reason, reserve_of
+from harbortrainer.docker.keeping.disk_guard import GIB, DiskGuard, Space, reserve_of
 from harbortrainer.docker.keeping.ownership import TRIAL
 from tests.support.fake_engine import FakeEngine, use_engine
 
@@ -37,17 +37,6 @@ def test_the_reserve_is_a_share_within_limits_and_never_most_of_what_is_left(
     assert reserve_of(Space(free * GIB, total * GIB)) == reserve * GIB
 
 
-def test_the_biggest_writer_goes_until_the_reserve_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Disk(monkeypatch, 20 * GIB, a__env=GIB, b__env=3 * GIB, c__env=2 * GIB)
-    assert disk.guard.check_once() == EVERY_SEC
-    disk.free = 1 * GIB
-    assert disk.guard.check_once() == 0.0 and set(disk.written) == {"a__env", "c__env"}
-    assert disk.guard.check_once() == 0.0 and set(disk.written) == {"a__env"}
-    assert disk.guard.check_once() == EVERY_SEC and set(disk.written) == {"a__env"}
-    assert eviction_reason("b").startswith("its container had written 3.00 GiB when Docker's disk had 1.00 GiB left")
-    assert eviction_reason("c") and not eviction_reason("a")
-
-
 def test_nobody_is_ended_for_what_others_write(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,7 +61,3 @@ def test_a_fault_of_one_look_does_not_end_the_guard() -> None:
 
     DiskGuard("r", read).watch(closed)
     assert closed.is_set()
-
-
-def test_an_unknown_space_is_asked_for_again() -> None:
-    assert DiskGuard("r", lambda: None).check_once() == EVERY_SEC

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.box.archive import ReadLimits, Target, TooMuch, entry, fetch_file, fetch_folder
+from harbortrainer.docker.box.archive import ReadLimits, TooMuch, entry, fetch_file, fetch_folder
 from tests.support.archives import Entry, leading_out, packed
 from tests.support.fake_engine import use_engine
 
@@ -228,14 +228,6 @@ def test_modes_and_times(send: Send, target: Path) -> None:
         "d/setuid": ("0o755", 1e9), "d/data": ("0o644", 0), "late": ("0o600", 2.0**33), "nan": ("0o600", 0),
     }  # fmt: skip
     assert found["d"].st_mtime == 1e9 and found["d"].st_mode & 0o7022 == 0
-
-
-def test_no_descriptor_is_left(send: Send, target: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    with Target(target, "it") as into:
-        into.add_folder(("a", "b", "c"), 0)
-        into.add_file(("a", "d"), 0o644, 0, 1, io.BytesIO(b"1"))
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_an_entry_is_read_from_its_beginning(send: Send) -> None:

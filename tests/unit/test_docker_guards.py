@@ -1,22 +1,17 @@
 """Ownership labels and the choice of environment: all without a daemon."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from harbor.models.environment_type import EnvironmentType
 
-from harbortrainer.docker.box.compose import overlay
 from harbortrainer.docker.box.container import container_name
 from harbortrainer.docker.keeping import ownership
 from harbortrainer.durable.process import HOST, PID, started, this_process
 from harbortrainer.errors import UserError
 from harbortrainer.venues.harbor.environment import (
-    COMPOSE_ENVIRONMENT,
     ENGINE_ENVIRONMENT,
     check_tasks,
     environment_config,
@@ -37,13 +32,6 @@ def make_task(tmp_path: Path) -> MakeTask:
         return tmp_path
 
     return make
-
-
-def test_a_live_owner_is_not_dead_and_a_dead_one_is() -> None:
-    code = "import json; from harbortrainer.docker.keeping.ownership import labels; print(json.dumps(labels('r')))"
-    theirs = yaml.safe_load(subprocess.check_output([sys.executable, "-c", code], text=True))
-    assert not ownership.is_left_over(ownership.labels("r"))
-    assert ownership.is_left_over(theirs)
 
 
 def test_a_reused_pid_does_not_keep_the_dead_alive() -> None:
@@ -120,16 +108,6 @@ def test_a_python_whose_tarfile_lets_files_out_is_named(version: tuple[int, int,
     (line,) = python_warning(version)
     assert line.startswith(f"Python {'.'.join(map(str, version))}: ") and "install Python 3.12.11, 3.13.4" in line
     assert not any(map(python_warning, [(3, 12, 11), (3, 12, 20), (3, 13, 4), (3, 14, 0)]))
-
-
-def test_a_compose_task_gets_harbors_environment_with_our_overlay(make_task: MakeTask) -> None:
-    task = make_task(compose="services:\n  main: {}\n  db:\n    image: x\n")
-    config = environment_config("docker", {"pids_limit": 100}, task, "run7")
-    assert (config.import_path, config.kwargs) == (COMPOSE_ENVIRONMENT, {"run_id": "run7"})
-    content = yaml.safe_load(overlay(task / "environment", "run7", prebuilt=False).read_text())
-    for service in ("main", "db"):
-        assert content["services"][service]["stop_grace_period"] == "0s"
-        assert content["services"][service]["labels"][ownership.RUN_ID] == "run7"
 
 
 def test_other_environments_pass_through(make_task: MakeTask) -> None:

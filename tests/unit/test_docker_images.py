@@ -1,4 +1,3 @@
-import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ import pytest
 from harbortrainer.docker.images.builds import ImageError, build_with_cli, buildkit_feature, follow
 from harbortrainer.docker.images.image import Image, content_digest, image_notes
 from harbortrainer.docker.images.inventory import missing_note
-from harbortrainer.docker.images.tmux_image import _dockerfile, _last_line, tmux_reference
+from harbortrainer.docker.images.tmux_image import _last_line
 
 
 @pytest.mark.parametrize(
@@ -44,13 +43,6 @@ def test_digest_follows_content_mode_and_name(tmp_path: Path) -> None:
     assert content_digest(tmp_path) == digests[-1]
 
 
-def test_digest_is_of_the_content_not_of_the_place(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "Dockerfile").write_text("FROM a\n")
-    assert content_digest(tmp_path / "one") == content_digest(tmp_path / "two")
-
-
 def test_digest_ignores_what_the_build_ignores(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM a\n")
     (tmp_path / ".dockerignore").write_text("*.log\n")
@@ -83,14 +75,6 @@ def test_missing_images_are_counted_and_named() -> None:
     missing = dict.fromkeys("abcd", "to pull") | {"e": "", "f": "to build"}
     assert missing_note(missing) == ["tasks whose images are missing here: 4 to pull (a, b, c, …), 1 to build (f)"]
     assert missing_note({"e": ""}) == missing_note({}) == []
-
-
-def test_tmux_is_added_as_root_and_the_user_stays() -> None:
-    _, root, run, user = _dockerfile("base:1", "me:1000").splitlines()
-    assert (root, user) == ("USER root", "USER me:1000")
-    _, alone = _dockerfile("base:1", "").splitlines()
-    assert alone == run and json.loads(run.removeprefix("RUN "))[:2] == ["/bin/sh", "-c"]
-    assert tmux_reference("sha256:a") != tmux_reference("sha256:b")
 
 
 def test_why_tmux_is_not_added_is_the_last_line_of_the_script() -> None:

@@ -65,17 +65,6 @@ async def test_a_daemon_that_refuses_is_not_asked_for_ever(monkeypatch: pytest.M
     assert daemon.asked == cleaning.MAX_REFUSALS
 
 
-async def test_a_container_that_is_still_made_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    daemon = Daemon(monkeypatch, None)
-    creation: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    work = cleaning.in_background(cleaning.remove_after("c", creation))
-    await asyncio.sleep(0)
-    assert daemon.asked == 0
-    creation.set_exception(RuntimeError("it could not be made"))
-    await work
-    assert daemon.asked == 1
-
-
 def test_a_container_that_does_not_go_does_not_keep_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run began with a traceback where an earlier one's container hung in its removal."""
 

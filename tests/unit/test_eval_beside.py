@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from harbortrainer.budget.budget import Budget
-from harbortrainer.durable.files import write_json
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import BackendError, ServerLost
 from harbortrainer.learning.trajectory import TrialName, group_trajectories
@@ -363,15 +362,3 @@ def test_a_row_that_was_logged_before_a_kill_leaves_the_disk(tmp_path: Path) -> 
     rows.log(3, {})
     run.pending_row.write_text(stored)
     assert StepRows(run, MetricsLog(run), Budget()).kept(3) == [] and not run.pending_row.exists()
-
-
-def test_rows_that_were_kept_are_read(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    rows = StepRows(run, MetricsLog(run), Budget())
-    assert rows.kept(5) == []
-    write_json(run.pending_row, [{"global_step": 1, "reward/mean": 0.5}])
-    assert rows.kept(1) == [(1, {"reward/mean": 0.5})]
-    assert rows.kept(0) == [], "its step is made again"
-    assert rows.open(1, {"reward/mean": 0.5}) and rows.undecided == {1}
-    rows.log(1, {"eval/reward_mean": 1.0})
-    assert not run.pending_row.exists() and not rows.open(1, {}) and rows.undecided == set()

@@ -294,10 +294,3 @@ def test_conversations_are_exported_and_shown(run, tmp_path, capsys, monkeypatch
     assert "\x1b" not in shown and shown.count("[2J and [/brackets]") == 1
     assert main(["evaluate", "show", out, "nobody"]) == 2
     assert main(["evaluate", "show"]) == 2
-
-
-def test_only_verifiers_see_the_mode(run, recorder, tmp_path):
-    assert run() == 0
-    configs = [trial["config"] for trial in recorder.kinds("trial")]
-    assert {config["verifier"]["env"]["HARBORTRAINER_MODE"] for config in configs} == {"eval"}
-    assert all("HARBORTRAINER_MODE" not in str(config["environment"]) for config in configs)

@@ -50,21 +50,6 @@ def test_a_task_with_fewer_than_k_trials_has_no_pass_at_k():
     assert task_pass_at_k([0.5, 0.4], 1, pass_reward=0.5) == 0.5
 
 
-@pytest.mark.parametrize(
-    ("level", "degrees", "expected"),  # any table of the t distribution
-    [
-        (0.95, 1, 12.7062),
-        (0.95, 2, 4.3027),
-        (0.95, 5, 2.5706),
-        (0.95, 19, 2.0930),
-        (0.99, 30, 2.7500),
-        (0.9, 4, 2.1318),
-    ],
-)
-def test_student_quantiles(level, degrees, expected):
-    assert student_quantile(level, degrees) == pytest.approx(expected, abs=1e-4)
-
-
 def test_student_becomes_normal():
     assert student_quantile(0.95, 1999) == pytest.approx(normal_quantile(0.95), abs=2e-3)
     assert student_quantile(0.95, 5000) == normal_quantile(0.95)

@@ -16,7 +16,6 @@ from harbortrainer import Config, UserError, continued
 from harbortrainer.learning.trajectory import group_trajectories
 from harbortrainer.run.trajectories import read_batch
 from harbortrainer.training.session import run_training
-from harbortrainer.venues.harbor.program import program_of
 from tests.conftest import ROOT
 from tests.support.made_trials import trial
 from tests.support.plugin_caches import forget
@@ -128,12 +127,6 @@ async def test_a_loss_of_another_package(researcher: Path, tmp_path: Path) -> No
     run = await played(playing(tmp_path, loss="researcher.dpo:dpo"))
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["loss/pairs"] > 0
-
-
-def test_an_agent_of_another_package(researcher: Path) -> None:
-    made = program_of(Config(model_name="m", tasks_dir="d", agent="one-shot"))
-    assert made is not None
-    assert (made.name, made.program, made.harbors) == ("one-shot", "one-shot", "researcher.agent:OneShot")
 
 
 async def test_an_error_in_an_environment_ends_the_run_as_it_is(researcher: Path, tmp_path: Path) -> None:

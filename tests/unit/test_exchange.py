@@ -16,7 +16,6 @@ from harbortrainer.model_api.normal import call
 from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.model_api.reply import Over
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
-from tests.support.fakes import let_others_act
 from tests.support.families import QWEN_TOOLS
 from tests.support.tools import TOOLS, chats, written
 from tests.support.wire_parts import SYSTEM, echo, exchange_of, result, said, user
@@ -160,13 +159,6 @@ async def test_two_requests_at_once_for_one_place_are_two_segments() -> None:
     assert exchange.stats["wire_foreign"] == 0 and exchange.stats["wire_segments"] == 2
 
 
-async def test_two_openings_at_once_are_two_segments() -> None:
-    exchange, _ = exchange_of(["x"])
-    await asyncio.gather(*(exchange.say([SYSTEM, user(str(n))], TOOLS) for n in range(3)))
-    assert sorted(turn.segment for turn in exchange.turns) == [0, 1, 2]
-    assert [segment.index for segment in exchange.conversation.segments] == [0, 1, 2]
-
-
 async def test_side_calls_carry_no_loss_and_titles_take_no_turn_of_the_agent(tmp_path: Any) -> None:
     """A title first, then the agent, then the policy's own call, then one with a copied tool list and no system."""
     exchange, _ = exchange_of(["A title", CALL, "self", "forged", "done"], max_turns=2)
@@ -214,42 +206,3 @@ async def test_a_repeated_request_gets_the_first_ones_answer_only_if_the_client_
     )
     assert both[0] == both[1] and len(client.requests) == 3
     assert (exchange.stats["wire_replayed"], exchange.stats["wire_joined"]) == (1, 1)
-
-
-@pytest.mark.parametrize("before_the_answer", [True, False])
-async def test_who_left_before_its_answer_gets_it_when_it_asks_again(before_the_answer: bool) -> None:
-    """Some clients never say that they repeat themselves. The sample of the first request runs on."""
-    hold = asyncio.Event()
-    exchange, client = exchange_of(["one", "two"])
-    sample = client.sample
-
-    async def slow(**named: Any) -> Any:
-        await hold.wait()
-        return await sample(**named)
-
-    client.sample = slow  # type: ignore[method-assign]
-    asked = [SYSTEM, user("q")]
-    gone = asyncio.create_task(exchange.say(asked, TOOLS))
-    await let_others_act()
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
-    if not before_the_answer:
-        hold.set()
-        await asyncio.gather(*exchange._running)
-    second = asyncio.create_task(exchange.say(asked, TOOLS))
-    await let_others_act()
-    hold.set()
-    assert (await second).text == "one"
-    assert (await exchange.say(asked, TOOLS)).text == "two"  # it had its answer: this is a new wish
-    assert len(client.requests) == 2
-
-
-async def test_an_unreadable_call_is_text_and_its_echo_continues() -> None:
-    broken = 'Look.\n<tool_call>\n{"name": "find_order", "arguments": {"id": \n</tool_call>'
-    exchange, _ = exchange_of([broken, "done"])
-    asked = [SYSTEM, user("q")]
-    reply = await exchange.say(asked, TOOLS)
-    assert reply.text == broken and not reply.calls and exchange.stats["parse_failures"] == 1
-    await exchange.say([*asked, echo(reply), user("no call")], TOOLS)
-    assert exchange.stats["wire_segments"] == 1

@@ -192,21 +192,6 @@ def test_no_module_names_a_part_that_is_found_by_its_entry_point() -> None:
     assert [path.name for path, text in texts.items() if '"tau' in text or "codex" in text] == []
 
 
-def test_a_named_part_is_seen(knotted: Path) -> None:
-    (knotted / "stopping.py").write_text("from harbortrainer.learning.b import f")
-    (knotted / "train.py").write_text('load("harbortrainer.learning.b:VENUE")')
-    assert naming_plugins(knotted, {"learning.b": "venues: b"}) == {
-        ("stopping", "learning.b"),
-        ("train", "learning.b"),
-    }
-
-
-def test_a_name_outside_the_rooms_is_seen(knotted: Path) -> None:
-    (knotted / "learning" / "a.py").write_text('"""Counts Docker\'s answers."""')
-    (knotted / "train.py").write_text("import harbortrainer.stopping\nload_docker = None")
-    assert naming(knotted) == {"learning.a", "train"}
-
-
 def splats(calls: list[ast.Call]) -> list[str]:
     """Objects made from a tuple that a variable holds: a reader, and pyright, cannot see which field gets what."""
     found: list[str] = []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.config import Config
-from harbortrainer.rollout.gates import Gates, n_containers
+from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.slots import Slots
 
 
@@ -32,10 +32,3 @@ async def test_failed_and_cancelled_starts_give_their_place_back() -> None:
 )
 def test_containers_are_those_that_run_and_those_kept_warm(fields: dict[str, Any], containers: int) -> None:
     assert n_containers(Config(model_name="m", tasks_dir=".", **fields)) == containers
-
-
-async def test_verifiers_have_a_limit_of_their_own() -> None:
-    made = Gates.of(Config(model_name="m", tasks_dir=".", n_parallel_envs=2))
-    await made.verifying.acquire()
-    await made.verifying.acquire()
-    assert made.verifying.taken == made.verifying.limit and made.running.taken < made.running.limit

@@ -116,18 +116,6 @@ async def test_a_node_that_nobody_polls_ends(tmp_path: Path) -> None:
 
 
 @virtually
-async def test_the_lease_begins_with_the_first_poll(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    job = Job(rig.config, "run", Venue(), lambda _: chat_template(), 4, False, SILENCE)
-    node = Node(job, lambda: rig.left.append(now()), lambda: FACTS, lambda _: None)
-    await node.start()
-    await asyncio.sleep(20)
-    await node.poll(now())
-    await asyncio.sleep(2 * SILENCE)
-    assert rig.left == [pytest.approx(20 + SILENCE)]
-
-
-@virtually
 async def test_a_dead_process_is_noticed_at_once_and_a_new_host_takes_its_place(tmp_path: Path) -> None:
     async with rig_of(tmp_path, turns=5) as rig:
         rig.sampler.publish(rig.client, 1)

@@ -24,10 +24,7 @@ from harbortrainer.bundled.hosts.remote import RemoteHost
 from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
-from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.venue import RunParts
-from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.fakes import chat_template
 from tests.support.hosts_rig import FACTS, SILENCE, Rig, Room, Venue, Wire, now, virtually
 
@@ -167,10 +164,3 @@ def test_a_server_whose_samplers_are_not_frozen_is_refused() -> None:
     agree(config, CLOUD, TINKER_DOCUMENTS)
     with pytest.raises(UserError, match=r"hosts=ray: .* may change the weights in training"):
         agree(config, CLOUD, replace(TINKER_DOCUMENTS, frozen_samplers=False))
-
-
-async def test_without_hosts_trials_sample_here_and_nothing_follows() -> None:
-    sampler = PolicySampler()
-    config = Config(model_name="m", tasks_dir=".")
-    room = HarborVenue().room(RunParts(config, sampler, chat_template(), "run", Gates.of(config)))
-    assert room.fleet.hosts == [room.local] and sampler._follower is None

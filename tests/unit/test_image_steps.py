@@ -45,18 +45,6 @@ def end(*builds: Build) -> None:
         assert not build.is_alive()
 
 
-def test_others_wait_until_the_shared_steps_are_made() -> None:
-    one = Build(f"{FIRST}RUN pip install a\n")
-    assert one.begun.wait(WAIT_SEC)
-    other, third = Build(f"{FIRST}COPY x /x\nRUN pip install a\n"), Build(f"{FIRST}RUN pip install b\n")
-    one.let(3)  # the third step is the shared RUN: it has begun
-    assert not other.begun.wait(0.2) and not third.begun.is_set()
-    for build in (one, other, third):  # the one that comes first has the shared steps from the cache
-        build.let(4)
-    assert other.begun.wait(WAIT_SEC) and third.begun.wait(WAIT_SEC)
-    end(one, other, third)
-
-
 def test_a_build_that_ends_or_begins_otherwise_keeps_nobody() -> None:
     one = Build(FIRST)
     assert one.begun.wait(WAIT_SEC)

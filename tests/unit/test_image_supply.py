@@ -11,12 +11,10 @@ from docker.errors import DockerException
 
 from harbortrainer.docker.images import supply
 from harbortrainer.docker.images.builds import ImageError, LateError
-from harbortrainer.docker.images.supply import ImageSupply, builds_at_once
+from harbortrainer.docker.images.supply import ImageSupply
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.treatment import PASSING, UNSUPPLIED
 from tests.support.virtual_time import in_virtual_time
-
-BROKEN = "cannot build /t/a: The command 'false' returned 1\nStep 2/2 : RUN false\n ---> 12ab\nno rule to make it\n"
 
 
 class Builder:
@@ -54,29 +52,6 @@ async def test_what_trials_wait_for_is_made_first_and_the_rest_in_its_order() ->
         assert await asyncio.gather(lacking(images, "z"), lacking(images, "c")) == ["", ""]
         assert builder.made[:3] == ["a", "z", "c"]
         assert await lacking(images, "b") == "" and len(builder.made) == 4
-
-
-async def test_no_more_images_are_made_at_once_than_the_setting_says() -> None:
-    builder = Builder()
-    async with supplying(builder, 3) as images:
-        await asyncio.gather(*(lacking(images, str(n)) for n in range(9)))
-    assert builder.most == 3 and sorted(builder.made) == list(map(str, range(9)))
-    assert 2 <= builds_at_once() <= 16
-
-
-async def test_a_task_without_an_image_has_the_builders_last_words() -> None:
-    async with supplying(Builder({"a": [ImageError(BROKEN)]})) as images:
-        assert await lacking(images, "a") == (
-            f"{UNSUPPLIED}cannot build /t/a: The command 'false' returned 1 | no rule to make it"
-        )
-        assert await lacking(images, "b") == "" and [*images.failed] == ["a"]
-
-
-@pytest.mark.parametrize("fault", [ImageError("x: dial tcp: lookup r: no such host"), DockerException("gone")])
-async def test_a_fault_of_the_network_or_the_daemon_is_tried_again(fault: Exception) -> None:
-    builder = Builder({"a": [fault, fault, fault, fault, None]})
-    async with supplying(builder) as images:
-        assert await lacking(images, "a") == ""
 
 
 async def test_while_other_images_are_made_such_a_fault_is_the_tasks_and_not_for_ever() -> None:

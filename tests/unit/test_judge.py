@@ -16,7 +16,7 @@ from harbortrainer.learning.batch import assemble, has_signal
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup, Turn, group_trajectories
 from harbortrainer.other_models.chat_client import ApiAddress, ChatClient, EndpointError, Spoken
 from harbortrainer.other_models.judge import Judge, conversation_text, instructions, judgement, read_taxonomy
-from harbortrainer.run.trajectories import read_trajectory, write_trajectory
+from harbortrainer.run.trajectories import read_trajectory
 from harbortrainer.setting import settings
 from harbortrainer.train import parse
 from harbortrainer.watch.wandb_log import wandb_project
@@ -97,13 +97,6 @@ def test_oversampling_counts_a_group_by_the_rewards_that_it_is_trained_with(
     assert bool(assemble([one], config).sequences_D) is signal
 
 
-def test_shaping_is_in_the_trials_file_and_older_files_have_none(tmp_path: Path) -> None:
-    (trial,) = group([1.0], [{"judge": 0.5, "taxonomy/short": 0.125}]).trajectories_G
-    assert read_trajectory(write_trajectory(tmp_path, trial)).shaping == trial.shaping
-    (older,) = group([1.0], [{}]).trajectories_G
-    assert read_trajectory(write_trajectory(tmp_path, replace(older, trial_name="s000001-p00-g00"))).shaping == {}
-
-
 def judge_of(endpoint: Any, tmp_path: Path) -> Judge:
     taxonomy = read_taxonomy(write_taxonomy(tmp_path / "taxonomy.json"))
     return Judge(endpoint, taxonomy, lambda _: [{"role": "user", "content": "q"}, {"role": "tool", "content": "r"}])
@@ -124,37 +117,28 @@ async def test_the_judge_reads_the_conversation_and_never_the_grade(tmp_path: Pa
     assert request["temperature"] == 0.0 and "0.123" not in json.dumps(request)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "fine", "{", "[1]", '{"score": 2}', '{"score": NaN}', '{"score": "1"}', '{"score": true}', '{"categories": []}',
-        '{"score": 1, "categories": "short"}', '{"score": ' + "[" * 100_000 + "}",
-    ],
+NO_JUDGEMENTS = (
+    "fine", "{", "[1]", '{"score": 2}', '{"score": NaN}', '{"score": "1"}', '{"score": true}', '{"categories": []}',
+    '{"score": 1, "categories": "short"}', '{"score": ' + "[" * 100_000 + "}",
 )  # fmt: skip
-async def test_an_answer_that_is_no_judgement_leaves_the_trial_unshaped(
-    answer: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+
+
+@pytest.mark.parametrize("answer", [*NO_JUDGEMENTS, None])
+async def test_a_judge_without_a_judgement_leaves_the_trial_unshaped(
+    answer: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Says:
         described = "judge=x"
 
         async def chat(self, *_: Any, **__: Any) -> Spoken:
+            if answer is None:
+                raise EndpointError("no answer")
             return Spoken(answer, 5, 2)
 
     (trial,) = group([1.0], [{}]).trajectories_G
     shaped = await judge_of(Says(), tmp_path).shaped(trial)
-    assert shaped == replace(trial, stats={"judge_prompt_tokens": 5.0, "judge_sampled_tokens": 2.0})
+    assert shaped == replace(trial, stats={"judge_prompt_tokens": 5.0, "judge_sampled_tokens": 2.0} if answer else {})
     assert "is not judged" in caplog.text
-
-
-async def test_a_judge_that_is_away_leaves_the_trial_unshaped(tmp_path: Path) -> None:
-    class Away:
-        described = "judge=x"
-
-        async def chat(self, *_: Any, **__: Any) -> Spoken:
-            raise EndpointError("no answer")
-
-    (trial,) = group([1.0], [{}]).trajectories_G
-    assert await judge_of(Away(), tmp_path).shaped(trial) == trial
 
 
 def test_what_the_judge_reads() -> None:
@@ -208,6 +192,12 @@ def test_a_run_with_a_taxonomy_logs_to_a_project_of_its_own() -> None:
 
 # Whole runs
 
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 HELD_OUT = ("eval_split=0.25", "n_epochs=3", "eval_every=1")
 ON = (f"judge={judge_file()}",)
 
@@ -229,8 +219,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
-async def test_no_evaluation_calls_the_judge_or_differs_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+async def test_no_evaluation_calls_the_judge_or_differs_by_it(tmp_path: Path) -> None:
     recorders = {}
     for name, more in {"off": (), "on": ON}.items():
         recorders[name] = Recorder()
@@ -254,31 +243,21 @@ async def test_no_evaluation_calls_the_judge_or_differs_by_it(tmp_path: Path, mo
     assert on == off, "the grade is the benchmark's"
 
 
-async def test_a_judge_that_does_not_answer_is_refused_before_there_is_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
+async def test_a_judge_that_cannot_be_used_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
     class Away(FakeEndpoint):
         async def check(self, **_: Any) -> None:
             raise UserError("judge=here: does not answer")
 
     with pytest.raises(UserError, match="does not answer"):
         await fake_run(config_of(tmp_path / "runs", "max_steps=1", *ON), Recorder(), endpoint=Away)
-    assert not (tmp_path / "runs" / "run").exists()
-
-
-async def test_a_taxonomy_that_is_missing_is_refused_before_the_server_is_asked(tmp_path: Path) -> None:
     recorder = Recorder()
     with pytest.raises(UserError, match=r"taxonomy=nowhere\.json: cannot be read"):
         await fake_run(config_of(tmp_path / "runs", f"judge={judge_file(taxonomy='nowhere.json')}"), recorder)
     assert not recorder.kinds("health") and not recorder.kinds("open")
+    assert not (tmp_path / "runs" / "run").exists()
 
 
-async def test_a_run_killed_between_judge_and_update_never_asks_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+async def test_a_run_killed_between_judge_and_update_never_asks_again(tmp_path: Path) -> None:
     whole, killed = Recorder(), Recorder()
     await fake_run(config_of(tmp_path / "whole", "max_steps=1", *ON), whole)
 
@@ -301,10 +280,7 @@ async def test_a_run_killed_between_judge_and_update_never_asks_again(
     assert digests("killed") == digests("whole") != []
 
 
-async def test_a_trial_cancelled_before_its_judgement_is_recorded_with_its_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+async def test_a_trial_cancelled_before_its_judgement_is_recorded_with_its_tokens(tmp_path: Path) -> None:
     asked = asyncio.Event()
 
     class Silent(FakeEndpoint):

@@ -8,10 +8,8 @@ import pytest
 
 from harbortrainer.learning.datums import trainer_log_ratios, training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
-from harbortrainer.report.panel import Pieces, panel, tokens
-from harbortrainer.report.trials import TrialRow
+from harbortrainer.report.panel import Pieces, tokens
 from harbortrainer.run.trajectories import read_log_ratios, write_log_ratios
-from tests.support.made_run import MadeRun
 
 
 def two_segments() -> Trajectory:
@@ -60,11 +58,3 @@ def test_they_are_kept_as_they_were_and_nothing_else_is_made_up(tmp_path: Path) 
 def test_ratios_of_another_number_of_tokens_are_not_shown() -> None:
     shown = tokens(two_segments().turns, Pieces(""), np.zeros(5, np.float32))["turns"]
     assert [turn["ratios"] for turn in shown] == [[], [], []]
-
-
-def test_the_report_shows_them_for_trials_that_were_trained_on(tmp_path: Path) -> None:
-    made = MadeRun(tmp_path / "run", tasks=3, group=4, turns=2)
-    made.train(0)
-    trained = panel(made.path, TrialRow("s000000-p00-g00"), Pieces(""))["tokens"]["turns"]
-    assert any(turn["ratios"] for turn in trained)
-    assert all(0.8 < ratio < 1.25 for turn in trained for ratio in turn["ratios"])

@@ -213,21 +213,6 @@ async def test_a_separate_verifier_does_not_grade_what_was_lost_with_its_contain
     phases.leave()
 
 
-async def test_what_a_reward_depends_on_is_known() -> None:
-    trial = FakeTrial()
-    phases, _ = phases_of(trial, gates_of())
-    async with phases.clock:
-        await trial.reach(TrialEvent.ENVIRONMENT_START, TrialEvent.AGENT_START, TrialEvent.AGENT_END)
-        assert phases.verdict.unasked == ()
-        await trial.reach(TrialEvent.VERIFICATION_START)
-    phases.leave()
-    trial.agent_environment.verdict.unasked = ("/usr/bin/curl",)
-    assert phases.verdict.unasked == ("/usr/bin/curl",)
-    fake: Any = trial
-    fake.agent_environment = None  # one of Harbor's own
-    assert phases.verdict.unasked == ()
-
-
 async def test_verification_has_its_whole_limit_and_the_next_agent_no_more_time() -> None:
     """Who makes verification hang until the trial is over would otherwise have no grade."""
     trial = FakeTrial(STEPS)

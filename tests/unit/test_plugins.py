@@ -16,7 +16,6 @@ from harbortrainer.model_api.service import wires
 from harbortrainer.plugins import known, offer, plugin
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.training.brought import brought
-from harbortrainer.venues.harbor import installed
 from harbortrainer.venues.harbor.environment import environment_config
 from harbortrainer.venues.harbor.program import Program, agent_memory, check_agent, program_of
 from tests.support.plugin_caches import forget
@@ -117,16 +116,6 @@ def test_parts_are_named_by_module_or_file(stranger: Path, tmp_path: Path, place
     there = environment_config(f"{place}:Environment", {"override_memory_mb": 9}, write_task(tmp_path / "a"), "run")
     assert there.import_path is not None and there.import_path.endswith(":Environment")
     assert (there.type, there.override_memory_mb) == (None, 9)
-
-
-def test_an_agent_from_outside_is_made_trainable(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "with_litellm", lambda: None)  # takes seconds
-    made = program_of(config(agent="stranger.parts:Agent"))
-    assert made is not None
-    kind = getattr(installed, made.import_path.rpartition(":")[2])
-    assert (kind.name(), kind.program.program) == ("stranger", "stranger")
-    with pytest.raises(AttributeError):
-        _ = installed.nobody
 
 
 @pytest.mark.parametrize(

@@ -24,28 +24,6 @@ def connection_error() -> tinker.APIConnectionError:
     return tinker.APIConnectionError(request=httpx.Request("POST", "http://server"))
 
 
-async def test_parameters_reach_the_client() -> None:
-    sampler = PolicySampler()
-    client = publish(sampler, lambda request: response([5]))
-    await ask(sampler)
-    assert client.requests == [Request([1, 2, 3], 8, 1.0, 4, [9])]
-
-
-async def test_the_prompt_is_one_of_the_sdk() -> None:
-    prompts: list[tinker.ModelInput] = []
-
-    class Keeps(ScriptedClient):
-        async def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
-            prompts.append(prompt)
-            return response([5])
-
-    sampler = PolicySampler()
-    sampler.publish(Keeps([], chat_template()), 1)
-    await ask(sampler)
-    assert prompts == [tinker.ModelInput.from_ints([1, 2, 3])]
-    assert prompts[0].model_dump_json() == tinker.ModelInput.from_ints([1, 2, 3]).model_dump_json()
-
-
 async def test_drain_waits_for_requests_of_cancelled_callers() -> None:
     sampler = PolicySampler()
     gate = asyncio.Event()
@@ -67,15 +45,6 @@ async def test_drain_waits_for_requests_of_cancelled_callers() -> None:
     gate.set()
     await draining
     assert len(sampler._in_flight) == 0 and sampler.counters["requests"] == 1
-
-
-async def test_a_request_without_an_answer_ends_by_itself() -> None:
-    sampler = PolicySampler(request_timeout_sec=0.05)
-    publish(sampler, lambda request: None)
-    with pytest.raises(SamplingError, match=r"no answer within 0\.05 s"):
-        await ask(sampler)
-    await sampler.drain()
-    assert sampler.counters["faults"] == 1
 
 
 async def test_at_the_end_of_a_run_nobody_waits_for_a_server_that_hangs() -> None:

@@ -95,15 +95,6 @@ async def test_weights_of_an_earlier_process_are_sampled_where_the_server_has_th
     assert fake.log[-1] == f"delete {path}"
 
 
-async def test_checkpoint_of_another_model_is_refused_before_it_is_loaded(fake):
-    fake.weights.base_model = "other"
-    with pytest.raises(UserError, match=r"model_name=m: the checkpoint tinker://x belongs to other"):
-        await PolicyTrainer.restore(backend(fake), CONFIG, "tinker://x")
-    fake.weights.base_model = "m"
-    await PolicyTrainer.restore(backend(fake), CONFIG, "tinker://x")
-    assert [entry for entry in fake.log if entry.startswith("load")] == ["load tinker://x"]
-
-
 START = SavedState("init_from=runs/a@3", "tinker://a/weights/s", "runs/a", 3)
 
 
@@ -162,13 +153,6 @@ async def test_weights_that_the_server_will_delete_are_warned_of(fake, caplog):
     fake.listed = [SimpleNamespace(tinker_path=path, expires_at="2026-12-01")]
     await policy.saved.warn_of_expiry(path)
     assert f"{path}: the server deletes it at 2026-12-01" in caplog.text
-
-
-async def test_others_weights_of_a_model_are_deleted_and_counted(fake):
-    policy = await PolicyTrainer.create(backend(fake), CONFIG)
-    fake.listed = [SimpleNamespace(tinker_path=f"tinker://a/weights/{n}", expires_at=None) for n in range(3)]
-    assert await policy.saved.delete_others("a", {"tinker://a/weights/1"}) == 2
-    assert fake.log[-2:] == ["delete tinker://a/weights/0", "delete tinker://a/weights/2"]
 
 
 async def test_a_step_that_the_server_counts_twice_is_noticed(fake):

@@ -37,13 +37,6 @@ def only(findings: Findings) -> str:
 # -- the daemon
 
 
-def test_no_daemon_is_one_line_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    with pytest.raises(EnvironmentFault, match=r"not running.*start it") as fault:
-        preflight.check_docker([], 8, {})
-    assert "\n" not in str(fault.value)
-
-
 def test_a_refusing_daemon_and_a_closed_socket_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
     with pytest.raises(EnvironmentFault, match="refuses"):

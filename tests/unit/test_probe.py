@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from harbortrainer.durable.files import cache_folder
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, probe, session
 from harbortrainer.probe.losses import VARIANTS, norm_places, places
 from harbortrainer.probe.noise import nearer
-from harbortrainer.probe.report import MEASUREMENT, ProbeFindings, Row, ServerFacts, ServerReport, load, show, store
+from harbortrainer.probe.report import MEASUREMENT, ProbeFindings, Row, ServerFacts, ServerReport, load, store
 from tests.support.failing_server import failing_server
 from tests.support.virtual_time import in_virtual_time
 
@@ -73,13 +72,6 @@ async def test_only_a_whole_measurement_of_one_server_is_kept(
         else:
             assert (await probe.load_or_probe(session, "m")).rows == rows
     assert (load("f1", "m") is not None) == (ends == "whole")
-
-
-def test_the_table_shows_every_row(report, capsys):
-    show(report, Console(width=120))
-    printed = capsys.readouterr().out
-    for text in ("ppo", "accepted", "2 ms", "a note", "1 same as Tinker"):
-        assert text in printed
 
 
 def gains(kind: str, curve: Callable[[float], float], noise: float = 0.0, seed: int = 0) -> list[float]:

@@ -1,15 +1,18 @@
-"""The shipped policy: its files, its tokenizer and the transcripts it was pretrained on."""
+"""The shipped policies: their files, their tokenizers, and prompts and answers of the quickstart."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
 from harbortrainer.policy.chat_template import ChatTemplate
+from scripts.desk import vocabulary as desk
 from scripts.quickstart import answers, prompts
 from scripts.quickstart.make_tasks import make_cases
-from scripts.quickstart.shape import Shape, random_weights, read_shape
+from scripts.quickstart.shape import random_weights, read_shape
 from scripts.quickstart.vocabulary import TURN_END, build_tokenizer
 
 MODEL = Path("models/quickstart")
@@ -25,27 +28,33 @@ def first_prompt(instruction: str) -> str:
     return prompts.first_prompt(instruction + "\n", prompts.SCREEN + "root@harbor:/app#" + "\n" * 40)
 
 
-def test_files_are_small_and_weights_fit_the_shape() -> None:
-    assert sum(path.stat().st_size for path in MODEL.iterdir()) < 5_000_000
-    weights = load_file(MODEL / "model.safetensors")
-    shape = read_shape(MODEL)
-    assert {name: w.shape for name, w in weights.items()} == {
-        name: w.shape for name, w in random_weights(shape, 0).items()
-    }
-    assert {w.dtype.name for w in weights.values()} == {"float32"}
-    assert json.loads((MODEL / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]
+@pytest.mark.parametrize(
+    ("model", "most_bytes", "dtype"),
+    [("quickstart", 5e6, "float32"), ("desk", 4e6, "float32"), ("shell", 2e6, "float16")],
+)
+def test_files_are_small_and_weights_fit_the_shape(model: str, most_bytes: float, dtype: str) -> None:
+    """Those of the policies that are trained through tools, too."""
+    folder = MODEL.with_name(model)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < most_bytes
+    weights, fresh = load_file(folder / "model.safetensors"), random_weights(read_shape(folder), 0)
+    assert {name: w.shape for name, w in weights.items()} == {name: w.shape for name, w in fresh.items()}
+    assert {w.dtype.name for w in weights.values()} == {dtype}
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]
 
 
-def test_committed_tokenizer_is_the_one_that_is_built(template: ChatTemplate) -> None:
-    built = build_tokenizer()
-    assert built.get_vocab() == template.tokenizer.get_vocab()
-    assert built.chat_template == template.tokenizer.chat_template
-    assert len(built) <= Shape(vocab_size=512).vocab_size == read_shape(MODEL).vocab_size
+@pytest.mark.parametrize(("model", "build"), [("quickstart", build_tokenizer), ("desk", desk.build_tokenizer)])
+def test_committed_tokenizer_is_the_one_that_is_built(model: str, build: Callable[[], Any]) -> None:
+    built, committed = build(), ChatTemplate.load(str(MODEL.with_name(model)), enable_thinking=False).tokenizer
+    assert built.get_vocab() == committed.get_vocab()
+    assert built.chat_template == committed.chat_template
+    assert len(built) <= read_shape(MODEL.with_name(model)).vocab_size
 
 
 @pytest.mark.parametrize("text", ["", "root@3f2a:~$ ls -la\n\n", "naïve “quotes” 日本 🙂", "\n" * 90, "babe\tbobu\x07"])
-def test_any_text_survives_the_tokenizer(template: ChatTemplate, text: str) -> None:
-    assert template.tokenizer.decode(template.tokenizer.encode(text, add_special_tokens=False)) == text
+@pytest.mark.parametrize("model", ["quickstart", "desk"])
+def test_any_text_survives_the_tokenizer(model: str, text: str) -> None:
+    tokenizer = ChatTemplate.load(str(MODEL.with_name(model)), enable_thinking=False).tokenizer
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
 def test_prompts_and_answers_of_every_task_are_short(template: ChatTemplate) -> None:

@@ -83,13 +83,6 @@ async def test_after_a_lost_session_the_client_is_made_again(fake, log):
     assert one._backend.service.log == ["sampler m"]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-async def test_of_an_ended_run_it_is_deleted(fake, log):
-    one = reference(fake, log)
-    await one.logprobs([sequence()])
-    await one.delete()
-    assert fake.log[-1] == f"delete {SAMPLER}" and log.sampler_of(STATE.path) is None
-
-
 async def test_leftovers_are_deleted_and_the_sampler_is_not(fake, log):
     await reference(fake, log).ready()
     leftover = "tinker://model_1/sampler_weights/old"
@@ -147,13 +140,6 @@ async def test_a_run_makes_its_teacher_before_its_adapter_and_deletes_it_at_its_
     assert read_lines(again.folder / "references.jsonl") == []
     rows = read_lines(again.folder / "metrics.jsonl")
     assert all({"kl/reference", "kl/start"} <= row.keys() and "kl/base" not in row for row in rows)
-
-
-async def test_a_reference_may_change_on_a_resume(again: Again) -> None:
-    await again.process("max_trials=11")
-    await again.process("max_trials=0", "kl_penalty_coef=0.1", "kl_reference=start")
-    (change,) = read_lines(again.folder / "config_changes.jsonl")
-    assert change["changes"]["kl_reference"] == {"before": "base", "now": "start"}
 
 
 @pytest.mark.parametrize(

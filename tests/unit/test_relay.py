@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker.box import relay, relay_program
-from harbortrainer.docker.box.first_shell import frames
 from harbortrainer.docker.box.listener import NoPython, ShutOut
 from harbortrainer.docker.box.relay import Relay
 from harbortrainer.errors import EnvironmentFault
@@ -262,14 +260,3 @@ def test_the_port_of_an_earlier_program_is_waited_for(taken: socket.socket) -> N
 async def test_a_container_without_python_is_named(daemon: Daemon) -> None:
     with pytest.raises(NoPython, match=r"container c has no python3"):
         await Relay.open("c", 1, ["no-such-python"], echo, faults.append)
-
-
-def test_frames_may_come_in_any_pieces() -> None:
-    head = struct.Struct(">II")
-    whole = b"".join(head.pack(number, len(data)) + data for number, data in [(1, b"ab"), (2, b""), (3, b"c" * 9)])
-    buffer, found = bytearray(), list[tuple[int, bytes]]()
-    for byte in whole:
-        buffer.append(byte)
-        found += frames(buffer, head)
-    assert found == [(1, b"ab"), (2, b""), (3, b"c" * 9)]
-    assert buffer == b""

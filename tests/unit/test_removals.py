@@ -62,18 +62,6 @@ async def made(most: int) -> AsyncIterator[tuple[Removals, Ended]]:
     assert turns.ended == 0
 
 
-async def test_one_at_a_time_while_a_container_starts_and_the_rest_afterwards() -> None:
-    async with made(100) as (turns, ended):
-        with turns.starting():
-            ended.add(*range(10))
-            await settle()
-            assert ended.removing == [0]
-            await ended.let_go(0)
-            assert ended.removing == [1]
-        await settle()
-        assert len(ended.removing) == AT_ONCE
-
-
 async def test_as_they_pile_up_more_are_removed_at_once_and_at_the_bound_none_starts() -> None:
     async with made(8) as (turns, ended):
         with turns.starting():
@@ -119,10 +107,6 @@ async def test_a_start_gives_its_mark_back_when_it_fails() -> None:
         raise RuntimeError("no such image")
     async with asyncio.timeout(600), turns.turn(), turns.turn():
         pass
-
-
-async def test_the_bound_grows_with_the_processors() -> None:
-    assert (most_ended(2), most_ended(16)) == (8, 32)
 
 
 async def test_containers_that_the_daemon_refuses_to_remove_hold_no_start_up(monkeypatch: pytest.MonkeyPatch) -> None:

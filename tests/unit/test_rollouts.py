@@ -37,20 +37,6 @@ async def test_seeds_repeat_for_the_same_trial_and_run(tmp_path: Path) -> None:
     assert seeds[0] == seeds[1] != seeds[2]
 
 
-@pytest.mark.parametrize("outcome", [Outcome.INFRASTRUCTURE_ERROR, Outcome.VERIFIER_ERROR])
-async def test_a_fault_is_replaced_and_only_its_member(tmp_path: Path, outcome: Outcome) -> None:
-    def run(request: TrialRequest) -> Trajectory:
-        return lost(request, outcome) if request.name == "s000004-p00-g01" else graded(request)
-
-    rig = Rig(tmp_path, run)
-    groups = await rig.go()
-    again = groups[0].trajectories_G[1]
-    assert (again.trial_name, again.attempt, again.reward) == ("s000004-p00-g01-a2", 2, 1.0)
-    assert len(rig.requests) == 10 and len(rig.finished) == 9 and not groups[0].lost
-    first, second = [request for request in rig.requests if "p00-g01" in request.name]
-    assert first.seed != second.seed
-
-
 async def test_what_an_outage_of_docker_hits_is_run_again_and_no_fault_of_the_trial(tmp_path: Path) -> None:
     up = True
 
@@ -182,13 +168,6 @@ async def test_a_batch_of_nothing_but_faults_is_refused(tmp_path: Path) -> None:
         await Rig(tmp_path, run).go()
     with pytest.raises(BackendError, match="sampling: no answer"):
         await Rig(tmp_path, lambda r: lost(r, detail=SAMPLING + "no answer")).go()
-
-
-async def test_a_batch_is_given_up_before_every_trial_has_failed_twice(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, lost, n_parallel_envs=2)
-    with pytest.raises(EnvironmentFault, match="no disk"):
-        await rig.go()
-    assert rig.running == 0 and len(rig.requests) < 18
 
 
 async def test_an_error_in_our_own_code_stops_the_batch(tmp_path: Path) -> None:

@@ -41,18 +41,6 @@ async def test_trials_that_run_are_let_end_and_no_other_starts(tmp_path: Path) -
     assert dict(rig.journal.fates) == dict.fromkeys(rig.names, "graded")
 
 
-async def test_trials_that_run_are_cancelled(tmp_path: Path) -> None:
-    rig = StoppedRig(tmp_path, 4)
-    with pytest.raises(Stopped, match="SIGINT"):
-        await run_until(rig.go(), rig.stop.stopped(trials=True))
-    assert rig.running == 0 and len(rig.requests) < 9
-    fates = dict(rig.journal.fates)
-    assert set(fates.values()) <= {"graded", "cancelled"} and set(fates) == {
-        name for name, _ in rig.journal.started_trials
-    }
-    assert sorted(rig.finished) == sorted(name for name, fate in fates.items() if fate == "graded")
-
-
 async def test_the_event_loop_goes_on_while_cancelled_trials_are_recorded(tmp_path: Path) -> None:
     """A slow disk: each record waits until the loop has answered."""
     rig = Rig(tmp_path, graded)

@@ -75,17 +75,6 @@ async def test_a_run_of_a_version_that_marked_trials_goes_on_is_replayed_and_sho
     assert write_report(run.path).stat().st_size > 10_000
 
 
-async def test_max_trials_ends_it_and_a_higher_one_goes_on(again: Again) -> None:
-    events = await again.process("max_trials=11")
-    assert len(of("trial", events)) == 11
-    assert [record["step"] for record in read_lines(again.folder / "checkpoints.jsonl")] == [0, 1]
-    assert of("trial", await again.process("max_trials=11")) == []
-    await again.process("max_trials=0")
-    assert again.steps() == [1, 2]
-    started = [r["trial"] for r in read_lines(again.folder / "ledger.jsonl") if r["event"] == "started"]
-    assert len(started) == len(set(started)), "none was started twice"
-
-
 async def test_a_task_that_changed_meanwhile_is_refused_by_name(again: Again) -> None:
     await again.process("max_trials=11")
     (again.tasks / "count-2" / "instruction.md").write_text("Something else.")
@@ -198,16 +187,6 @@ async def test_a_server_lost_before_the_first_adapter_leaves_a_run_that_goes_on(
     assert f"continue with: python -m src.train resume={again.folder}" in (again.folder / "run.log").read_text()
     await again.process()
     assert again.steps() == [1, 2]
-
-
-class Refusing(FakeServer):
-    def create_lora_training_client(self, *_: object, **__: object) -> Any:
-        return failing(ValueError("LoRA rank 512 must be between 1 and 32"))
-
-
-async def test_a_refused_new_run_leaves_no_folder(again: Again) -> None:
-    assert "lora_rank" in str(of("refused", await again.process(server=Refusing))[0]["words"])
-    assert not again.folder.exists()
 
 
 @pytest.mark.parametrize("backend", ["tinker", "skyrl-tx"])

@@ -77,12 +77,6 @@ async def test_a_run_trains_on_every_conversation_and_says_so(tmp_path: Path, da
     assert rows(tmp_path)[-1]["spend/tokens_trained"] == sum(len(datum["tokens"]) + 1 for datum in datums)
 
 
-async def test_each_request_is_longest_first(tmp_path: Path, data: Path) -> None:
-    recorder = await run(tmp_path, f"data={data}", "batch_size=5", "max_steps=1")
-    lengths = [len(datum["tokens"]) for datum in recorder.kinds("datum")]
-    assert len(lengths) == 5 and lengths == sorted(lengths, reverse=True)
-
-
 async def test_files_of_one_name_hold_conversations_of_their_own(tmp_path: Path) -> None:
     texts = {"a": "short", "b": "a much longer answer"}
     for folder, text in texts.items():

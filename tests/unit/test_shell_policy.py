@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
 
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.special_strings import CALL_TAGS
 from harbortrainer.policy.tools import CallForm, parse, signatures
 from scripts.easy.words import pools
 from scripts.quickstart.make_tasks import make_cases
-from scripts.quickstart.shape import random_weights, read_shape
+from scripts.quickstart.shape import read_shape
 from scripts.shell import demonstrations
 from scripts.shell.agent import CONFIG, PACK, SUBMIT, TOOL, Agent
 from scripts.shell.vocabulary import PLANS, call
@@ -26,14 +25,8 @@ def template() -> ChatTemplate:
     return ChatTemplate.load(str(MODEL), enable_thinking=False)
 
 
-def test_files_are_small_and_weights_fit_the_shape(template: ChatTemplate) -> None:
-    assert (MODEL / "model.safetensors").stat().st_size < 2_000_000
-    weights, shape = load_file(MODEL / "model.safetensors"), read_shape(MODEL)
-    assert {name: w.shape for name, w in weights.items()} == {
-        name: w.shape for name, w in random_weights(shape, 0).items()
-    }
-    assert {w.dtype.name for w in weights.values()} == {"float16"}
-    assert len(template.tokenizer) <= shape.vocab_size
+def test_the_template_writes_calls_in_the_form_of_qwen3(template: ChatTemplate) -> None:
+    assert len(template.tokenizer) <= read_shape(MODEL).vocab_size
     assert template.call_form == CallForm(*CALL_TAGS, "arguments", several=True)
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.policy.clock import Clock
 from harbortrainer.policy.conversation import Conversation, user
 from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.policy.silence import Silences, Spans
+from harbortrainer.policy.silence import Silences
 from tests.support.scripted_agent import Rig, answer
 from tests.support.unsteady_server import Times, UnsteadyServer
 from tests.support.virtual_time import in_virtual_time
@@ -159,46 +158,3 @@ def test_a_server_that_was_started_again_counts_its_compilations_from_its_start(
         assert silences.lost(0.0) == pytest.approx(2.0)
 
     of(run())
-
-
-def test_no_time_is_counted_twice() -> None:
-    spans = Spans()
-    for begin, end in ((0, 10), (20, 30), (25, 35), (5, 35), (50, 60)):
-        spans.add(begin, end)
-    assert (spans.within(0, 100), spans.within(30, 55), spans.within(36, 40)) == (45, 10, 0)
-
-
-def test_a_clock_stands_still_while_time_is_lost() -> None:
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-
-        def lost() -> float:
-            return min(30.0, loop.time())
-
-        clock = Clock.of(10.0, lost)
-        with pytest.raises(TimeoutError):
-            async with clock:
-                await asyncio.sleep(1000)
-        assert clock.expired() and loop.time() == pytest.approx(40)
-        async with Clock.of(0.0, lost) as none:
-            await asyncio.sleep(5)
-        assert none.due is None and not none.expired()
-
-    of(run())
-
-
-def test_a_request_that_was_never_answered_is_known() -> None:
-    async def run() -> tuple[bool, bool]:
-        sampler = PolicySampler(attempts=1)
-        server = UnsteadyServer(["yes"], ANSWER, hangs=[(6, 50)])
-        sampler.publish(server, 0)
-        talk = Conversation(sampler, server.template, max_tokens=64, temperature=1.0, context_limit=9999)
-        await talk.ask([user("q")])
-        answered = talk.unanswered
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(10):
-                await talk.ask([user("q")])
-        await sampler.abandon()
-        return answered, talk.unanswered
-
-    assert of(run()) == (False, True)

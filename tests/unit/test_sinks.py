@@ -67,16 +67,6 @@ class Sink:
         self.ended.append(exit_code)
 
 
-def test_one_call_a_step_and_an_end_only_on_close(tmp_path: Path) -> None:
-    sink, said = Sink(), []
-    log = MetricsLog(RunDirectory(tmp_path), BackgroundSink("w", lambda: sink, said.append, LONG))
-    log.log(0, {"reward/mean": 1.0})
-    log.log(1, {})
-    assert not sink.ended
-    log.close(3)
-    assert [row["global_step"] for row in sink.rows] == [0, 1] and sink.ended == [3] and said == ["w: somewhere"]
-
-
 @pytest.mark.parametrize("had", [-1, 0, 2])
 def test_a_resumed_run_sends_what_the_server_lacks(tmp_path: Path, had: int) -> None:
     """-1: wandb_project is new to the run."""
@@ -86,23 +76,6 @@ def test_a_resumed_run_sends_what_the_server_lacks(tmp_path: Path, had: int) -> 
         log.log(step, {})
     MetricsLog(run, WandbLog(run, fake)).log(3, {})
     assert fake.calls == list(range(had + 1, 4))
-
-
-def test_offline_a_killed_run_sends_one_row_again_and_loses_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Steps take longer than wandb's file needs; the row that was under way when the process was killed comes again."""
-    monkeypatch.setattr(wandb_log, "WRITTEN_SEC", -1.0)
-    run = offline_run(tmp_path)
-    log = MetricsLog(run, WandbLog(run, killed := FakeRun(offline=True)))
-    for step in range(3):
-        log.log(step, {})
-    log = MetricsLog(run, WandbLog(run, resumed := FakeRun(offline=True)))
-    log.log(3, {})
-    log.close()
-    MetricsLog(run, WandbLog(run, last := FakeRun(offline=True))).log(4, {})
-    assert (killed.calls, [call for call in resumed.calls if isinstance(call, int)]) == ([0, 1, 2], [2, 3])
-    assert last.calls == [4], "closed: nothing twice"
 
 
 def test_offline_a_row_that_wandb_may_hold_back_is_not_noted(tmp_path: Path) -> None:
@@ -129,17 +102,6 @@ def offline_run(path: Path) -> RunDirectory:
     return RunDirectory(path)
 
 
-def test_a_sink_that_fails_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:
-    run, said = RunDirectory(tmp_path), []
-    log = MetricsLog(run, BackgroundSink("w", lambda: Sink(fails=ConnectionError("gone\nfar")), said.append, LONG))
-    for step in range(4):
-        log.log(step, {})
-    log.close()
-    assert sum("w: off (ConnectionError: gone); metrics.jsonl has every row" in line for line in said) == 1
-    assert all("off" in line or "somewhere" in line for line in said)
-    assert [json.loads(line)["global_step"] for line in run.metrics.read_text().splitlines()] == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("error", [SystemExit(1), RuntimeError(), ImportError("No module named 'wandb'")])
 def test_a_sink_that_cannot_be_opened_is_told_at_the_start(error: BaseException) -> None:
     def opening() -> Sink:
@@ -151,25 +113,6 @@ def test_a_sink_that_cannot_be_opened_is_told_at_the_start(error: BaseException)
     background.log({"global_step": 0})
     background.finish()
     assert len(said) == 1
-
-
-def test_a_sink_that_hangs_is_left_behind() -> None:
-    never, said = threading.Event(), []
-
-    def opening() -> Sink:
-        never.wait()
-        raise AssertionError
-
-    background = BackgroundSink("w", opening, said.append, SinkLimits(start=0.01, finish=0.01))
-    for step in range(3):
-        background.log({"global_step": step})
-    background.finish()
-    background.finish()
-    never.set()
-    assert said == [
-        "w: no response after 0.01 s; continuing without it",
-        "w: not finished after 0.01 s; metrics.jsonl has every row",
-    ]
 
 
 def test_a_sink_that_wakes_up_late_gets_every_row() -> None:

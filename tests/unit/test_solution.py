@@ -6,12 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harbortrainer.learning.datums import training_sequences
-from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.sampler import PolicySampler
-from harbortrainer.policy.solution import COMMANDS_A_TURN, Solutions, is_shell, statements, typed_answers
-from harbortrainer.policy.tinker_llm import TinkerLLM
+from harbortrainer.policy.solution import COMMANDS_A_TURN, is_shell, statements, typed_answers
 from harbortrainer.venues.harbor.terminus import AnswerParser
 from tests.support.fakes import CHATML, LLAMA3, QWEN3, byte_tokenizer, chat_template
 
@@ -22,14 +18,8 @@ WHOLE = {  # each is one statement
     "here-document in a loop": "for i in 1 2; do\n  cat << END\nexit $i\nEND\ndone",
     "loop": "while read -r x\ndo\n  echo $x\n\n  # kept\ndone < f",
     "function": "f()\n{\n  exit 3\n}",
-    "condition": "if [ -f a ]; then\n  set -e\nelse\n  exit 1\nfi",
-    "case": "case $x in\n  a) echo 1;;\nesac",
     "continued line": "tar -c \\\n  -f x.tar \\\n  y",
-    "pipe": "cat a |\n  sort",
-    "and": "test -f a &&\n  echo b",
-    "array": "x=(\n  1\n  2\n)",
     "quoted text": "echo 'a\n# b\nexit\n'",
-    "substitution": "x=$(\n  date\n)",
     "extended glob": "rm !(a|b)",
     "an exit that may not happen": "cd /app || exit 1",
     "positional parameters": "set -- a b",
@@ -145,10 +135,6 @@ def test_a_long_script_takes_turns() -> None:
     assert [len(commands(answer)) for answer in never] == [1] * 12 + [0, 0]
 
 
-def test_an_empty_script_only_completes_the_task() -> None:
-    assert [commands(answer) for answer in typed_answers("#!/bin/bash\nset -e\n")] == [[], []]
-
-
 OPENED = CHATML.replace("assistant\\n' }}{% endif %}", "assistant\\n<think>\\n' }}{% endif %}")
 
 
@@ -167,61 +153,3 @@ def test_without_a_token_that_ends_turns_the_text_ends() -> None:
     chat = ChatTemplate(byte_tokenizer(plain, "<|endoftext|>"))
     assert chat.turn_end is None
     assert chat.completion("a")[-1] == chat.tokenizer.eos_token_id
-
-
-async def talk(llm: TinkerLLM, prompts: int) -> Trajectory:
-    history: list[dict[str, str]] = []
-    for n in range(prompts):
-        prompt = f"screen {n}"
-        response = await llm.call(prompt, message_history=history)
-        history += [{"role": "user", "content": prompt}, {"role": "assistant", "content": response.content}]
-    return Trajectory("t", "e000000-p00-g00", tuple(llm.turns), 1.0, Outcome.COMPLETED)
-
-
-def oracle(answers: dict[Path, list[str]], chat: ChatTemplate, version: int = 3) -> PolicySampler:
-    sampler = PolicySampler()
-    completions = {task: [chat.completion(answer) for answer in given] for task, given in answers.items()}
-    sampler.publish_solutions(Solutions(completions), version)
-    return sampler
-
-
-async def test_each_trial_is_given_its_tasks_answers_from_the_first_one() -> None:
-    chat, one, two = chat_template(CHATML), Path("one"), Path("two")
-    sampler = oracle({one: ["a", "b"], two: ["c"]}, chat)
-
-    async def trial(task: Path) -> Trajectory:
-        with sampler.of_trial(task) as own:
-            return await talk(TinkerLLM(own, chat, max_tokens=50, temperature=1.0, context_limit=4000), 3)
-
-    trials = [await trial(task) for task in (one, two, one)]
-    assert [[turn.text for turn in trial.turns] for trial in trials] == [["a", "b", "b"], ["c"] * 3, ["a", "b", "b"]]
-    assert {turn.weights_version for trial in trials for turn in trial.turns} == {3}
-    (sequence,) = training_sequences(trials[0], 1.0)
-    sampled = [turn.completion_tokens_T for turn in trials[0].turns]
-    assert sequence.tokens_T[sequence.mask_T].tolist() == [token for tokens in sampled for token in tokens]
-    assert not sequence.logprobs_T.any()
-    history = [("user", "screen 0"), ("assistant", "a"), ("user", "screen 1"), ("assistant", "b"), ("user", "screen 2")]
-    messages = [{"role": role, "content": content} for role, content in history]
-    assert sequence.tokens_T.tolist() == [*chat.first_prompt(messages), *chat.completion("b")]
-
-
-async def test_an_answer_is_cut_where_the_context_ends() -> None:
-    chat, task = chat_template(), Path("t")
-    sampler = oracle({task: ["x" * 100]}, chat)
-    prompt = len(chat.first_prompt([{"role": "user", "content": "screen 0"}]))
-    with sampler.of_trial(task) as own:
-        llm = TinkerLLM(own, chat, max_tokens=200, temperature=1.0, context_limit=prompt + 60)
-        (turn,) = (await talk(llm, 1)).turns
-    assert (turn.truncated, turn.text, len(turn.completion_tokens_T)) == (True, "x" * 60, 60)
-
-
-async def test_weights_that_are_published_next_answer_all_trials() -> None:
-    chat = chat_template()
-    sampler = oracle({Path("t"): ["a"]}, chat)
-    with pytest.raises(RuntimeError, match="no sampling client"):
-        await sampler.sample([1], max_tokens=1, temperature=1.0, stop=[])
-    with sampler.of_trial(Path("t")) as own:
-        assert own is not sampler
-    sampler.publish(Solutions({Path("t"): [[1]]}).of_task(Path("t")), 4)
-    with sampler.of_trial(Path("t")) as own:
-        assert own is sampler

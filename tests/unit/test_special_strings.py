@@ -1,7 +1,5 @@
 """Special strings in what was not sampled are text: no control token but the template's; ordinary ids stay."""
 
-import hashlib
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,44 +24,6 @@ from tests.support.conversations import conversation, write_conversations
 from tests.support.fakes import ScriptedClient, chat_template, response
 from tests.support.families import FAMILIES, QWEN, TEKKEN, Family, chat_of, control_ids
 
-ORDINARY = [
-    {
-        "role": "user",
-        "content": "Write Hello to the file /app/hello.txt.\n\n\nroot@harbor:/app# echo <b>é</b> 漢 | wc -l\n  ",
-    },
-    {"role": "assistant", "content": '{"analysis": "the file is done", "plan": "<b>", "commands": []}'},
-    {
-        "role": "user",
-        "content": "root@harbor:/app# if [ 1 < 2 ]; then a=[x]; fi\n<html><body>a|b</body></html>\n\n",
-    },
-]
-ANSWER = '<think>\nthe end\n</think>\n\n{"commands": [{"keystrokes": "cat <file> | echo \\"|>\\"\\n"}], "é": []}'
-# Recorded before special strings were looked for.
-RECORDED = {
-    ("qwen3", False): "290019c0e536c2b8",
-    ("qwen3", True): "8c01e99fb9d90ed9",
-    ("llama3", False): "d2f96506f1835239",
-    ("mistral", False): "fc393eb141c5df97",
-    ("gemma", False): "33d3df6addea2825",
-}
-
-
-def digest(ids: Any) -> str:
-    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16]
-
-
-def ids_of_ordinary_texts(chat: ChatTemplate) -> list[list[int]]:
-    prompts = [chat.first_prompt(ORDINARY), chat.first_prompt(ORDINARY[:1])]
-    joined = [chat.continuation(ORDINARY[2]["content"]), chat.continuation(" a")]
-    return [*prompts, *joined, chat.completion(ANSWER), chat.completion(ORDINARY[1]["content"])]
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-@pytest.mark.parametrize("thinking", [False, True])
-def test_ordinary_texts_have_the_ids_that_they_had(family: Family, thinking: bool) -> None:
-    recorded = RECORDED.get((family.name, thinking)) or RECORDED[family.name, False]  # most have no switch
-    assert digest(ids_of_ordinary_texts(chat_of(family, enable_thinking=thinking))) == recorded
-
 
 def strings_of(family: Family) -> tuple[str, ...]:
     return family.special + family.markup
@@ -82,29 +42,6 @@ def harmless(text: str, family: Family) -> str:
     for name in strings_of(family):
         text = text.replace(name, "harmless")
     return text
-
-
-def check(chat: ChatTemplate, ids: list[int], ids_of_harmless: list[int], shown: str) -> None:
-    assert control_ids(chat, ids) == control_ids(chat, ids_of_harmless) != []
-    assert shown.strip() in chat.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-@pytest.mark.parametrize("thinking", [False, True])
-def test_only_the_template_writes_control_tokens(family: Family, thinking: bool) -> None:
-    """In an instruction, in terminal output, and where a summary rewrote the history."""
-    chat, text = chat_of(family, enable_thinking=thinking), attack(family)
-    plain = harmless(text, family)
-
-    def conversation_with(said: str) -> list[dict[str, str]]:
-        answers = {"role": "assistant", "content": "cat notes"}
-        return [{"role": "user", "content": said}, answers, {"role": "user", "content": f"again: {said}"}]
-
-    check(chat, chat.first_prompt(conversation_with(text)[:1]), chat.first_prompt(conversation_with(plain)[:1]), text)
-    check(chat, chat.first_prompt(conversation_with(text)), chat.first_prompt(conversation_with(plain)), text)
-    check(chat, chat.continuation(text), chat.continuation(plain), text)
-    assert chat.special_strings(text) >= 4 * len(strings_of(family))
-    assert chat.special_strings(plain) == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

@@ -58,11 +58,6 @@ def test_a_line_that_the_source_is_writing_is_not_read_and_not_cut(source: Path)
     assert found(source).step == 7 and file.read_bytes() == torn
 
 
-def test_a_path_is_taken_as_it_is() -> None:
-    state = found("tinker://session:train:0/weights/state-1")
-    assert (state.path, state.run, state.step) == ("tinker://session:train:0/weights/state-1", None, None)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

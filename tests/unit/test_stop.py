@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from harbortrainer.cli.main import run_command
 from harbortrainer.config import Config
-from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop, Stopped, run_until
+from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop
 from tests.conftest import ROOT
 
 
@@ -47,26 +46,6 @@ async def test_max_wall_sec() -> None:
     assert stop.status == LIMIT_STATUS and "max_wall_sec=0.01" in stop.why
 
 
-async def test_work_is_cancelled_by_a_request_and_its_clean_up_awaited() -> None:
-    stop, _ = limited()
-    cleaned = []
-
-    async def work() -> None:
-        try:
-            stop.request("SIGINT", SIGNAL_STATUS)
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            cleaned.append(True)
-
-    with pytest.raises(Stopped, match="SIGINT"):
-        await run_until(work(), stop.stopped())
-    assert cleaned == [True]
-    with pytest.raises(Stopped):
-        await run_until(work(), stop.stopped())  # not begun any more
-    assert cleaned == [True]
-
-
 @pytest.mark.parametrize("polled", [False, True])
 def test_a_request_cancels_the_command_unless_it_polls(polled, capsys, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
@@ -87,7 +66,7 @@ def test_a_request_cancels_the_command_unless_it_polls(polled, capsys, monkeypat
 
 
 STUBBORN = """
-import asyncio, sys, time
+import sys, time
 from harbortrainer.cli.main import run_command
 from harbortrainer.stopping import Stop
 
@@ -99,27 +78,17 @@ async def command():
         print("ready", flush=True)
         await stop.wait()
         print("asked", flush=True)
-        {then}
+        time.sleep(600)
 
 sys.exit(run_command(command, stop))
 """
 
 
 def test_a_second_signal_leaves_at_once_even_when_the_loop_is_blocked() -> None:
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", STUBBORN.format(then=then)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for then in ("await asyncio.Event().wait()", "time.sleep(600)")
-    ]  # fmt: skip
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(_leave_at_once, started))
-
-
-def _leave_at_once(process: "subprocess.Popen[str]") -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    """tests/unit/test_display.py has a loop that waits."""
+    command = [sys.executable, "-c", STUBBORN]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "asked\n"
     process.send_signal(signal.SIGINT)  # as a script around us does: the same press of Ctrl-C

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.cli.main import main
-from harbortrainer.qualify.check import Cache, _keeping
-from harbortrainer.qualify.findings import Finding, Severity, TaskReport
 from tests.support.fake_engine import FakeEngine, use_engine
 from tests.support.task_folder import write_task
 
@@ -94,18 +92,3 @@ def test_a_task_whose_settings_are_of_another_form_is_listed(
     for command in (["list"], ["list", "--json"], ["show"], ["show", "--json"]):
         assert main(["tasks", *command, str(tmp_path / "set")]) == 0
         assert "one" in capsys.readouterr().out
-
-
-def test_a_check_says_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keep = _keeping(Cache(tmp_path, {}), 2)
-    keep(TaskReport("one", "/one", "d1", oracle=[1.0]))
-    keep(
-        TaskReport(
-            "two",
-            "/two",
-            "d2",
-            [Finding("flaky", Severity.ERROR, "x"), Finding("fetches", Severity.NOTE, "y")],
-        )
-    )
-    assert capsys.readouterr().err.splitlines() == ["1/2 one: good", "2/2 two: bad; flaky"]
-    assert len(list(tmp_path.glob("*.json"))) == 2

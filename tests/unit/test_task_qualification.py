@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.cli.arguments import read_arguments
-from harbortrainer.docker.integrity.allowed import allow
 from harbortrainer.durable.listed import Listed
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.qualify import check, findings
@@ -239,16 +237,6 @@ def test_a_cached_report_is_the_report_and_other_settings_are_asked_anew(tmp_pat
     assert Cache(tmp_path, {"n": 1}).get(Path("/t"), "d2") is None
 
 
-def test_a_cached_report_holds_for_what_was_allowed_then(tmp_path: Path) -> None:
-    task = write_task(tmp_path / "tasks" / "t")
-    cache = Cache(tmp_path, {})
-    cache.put(TaskReport("t", str(task), "d1"))
-    allow(task, ["/x"])
-    assert cache.get(task, "d1") is None
-    allow(task, [])
-    assert cache.get(task, "d1") is not None
-
-
 def test_training_leaves_quarantined_tasks_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("a", "b", "c"):
         write_task(tmp_path / name)
@@ -314,9 +302,3 @@ async def test_what_ends_a_check_is_one_line(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "cache").touch()
     with pytest.raises(UserError, match=r"^XDG_CACHE_HOME: .* \(Not a directory\); "):
         await checked(tmp_path, monkeypatch)
-
-
-def test_folders_and_flags_on_the_command_line() -> None:
-    given = ["datasets/a", "--json", "n_oracle=2", "datasets/b", "--quarantine"]
-    args = read_arguments(CheckArgs, given, ("dirs",))
-    assert (args.dirs, args.json, args.n_oracle, args.quarantine) == (("datasets/a", "datasets/b"), "-", 2, True)

@@ -126,11 +126,7 @@ def test_git(tmp_path: Path) -> None:
     ("address", "parts"),
     [
         ("https://h/r@feature/x", ("https://h/r", "feature/x")),
-        ("https://user@h/r", ("https://user@h/r", "")),
-        ("ssh://git@h/r.git@v1", ("ssh://git@h/r.git", "v1")),
-        ("git@h:r.git", ("git@h:r.git", "")),
         ("git@h:r.git@feature/x", ("git@h:r.git", "feature/x")),
-        ("https://h/@team/r", ("https://h/@team/r", "")),
         ("https://h/@team/r@v1", ("https://h/@team/r", "v1")),
     ],
 )

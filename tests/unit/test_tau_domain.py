@@ -52,27 +52,6 @@ def test_every_tasks_own_actions_earn_1_and_nothing_earns_the_floor(name: str) -
     assert place.base.get_db_hash() == before, "what the conversations changed was their own"
 
 
-def test_a_task_that_was_left_half_done_earns_nothing() -> None:
-    def without_last_write(calls: list[Any]) -> list[Any]:
-        return [call for call in calls if not call.name.startswith(("cancel_", "exchange_", "modify_", "return_"))]
-
-    earned = [replayed("retail", key, change=without_last_write) for key in domain("retail").data.tasks]
-    assert 0 < sum(earned) < len(earned) / 2
-    assert replayed("retail", "0", change=lambda calls: [*calls, calls[-1]]) in (0.0, 1.0)
-
-
-def test_two_conversations_do_not_see_each_other() -> None:
-    place = domain("retail")
-    one, other = (Dialogue(place, place.task("0")) for _ in range(2))
-    order = next(number for number, order in place.base.tools.db.orders.items() if order.status == "pending")
-    cancel = Call("cancel_pending_order", {"order_id": order, "reason": "no longer needed"})
-    assert not one.agent("", [cancel])[0].error
-    assert one.agent("", [cancel])[0].error and not other.agent("", [cancel])[0].error
-    (field, key), *more = place.state(one.world)[0]
-    assert (field, key) == ("orders", order) and [field for field, _ in more] in ([], ["users"])
-    assert place.base.tools.db.orders[order].status == "pending"
-
-
 HOSTILE = [
     Call("no_such_tool", {}), Call("get_order_details", {}), Call("get_order_details", {"order_id": ["#W0"]}),
     Call("get_order_details", {"order_id": {"a": 1}}), Call("get_order_details", {"order_id": None, "x": 1}),

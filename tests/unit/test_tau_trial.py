@@ -12,14 +12,12 @@ import pytest
 import tinker
 
 from harbortrainer.bundled.tau.domain import GREETING
-from harbortrainer.bundled.tau.room import TauRoom
-from harbortrainer.bundled.tau.trial import EMPTY, run_conversation
+from harbortrainer.bundled.tau.trial import run_conversation
 from harbortrainer.bundled.tau.user import ModelUser, NewUser, ScriptedUser, TauUser
 from harbortrainer.bundled.tau.venue import SCRIPTED, VENUE, TauVenue
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.other_models import users
-from harbortrainer.policy.tools import ToolCall
 from harbortrainer.report.panel import talk
 from harbortrainer.rollout.quarantine import SAMPLING, UNANSWERED, blames_task
 from harbortrainer.rollout.rollouts import Rollouts
@@ -118,12 +116,6 @@ async def test_an_answer_that_is_no_message_gets_one_result_and_is_counted(answe
     assert failed == 1 or trajectory.stats["tool_errors"] == 1
     shown = stored(tmp_path)["shown"]
     assert next(message for message in shown if message["role"] == "tool")["error"]
-
-
-async def test_ten_errors_end_a_conversation_at_0(tmp_path: Path) -> None:
-    trajectory = await talked(["<tool_call>{", written(CHAT, "no_such_tool", {}), "", "<tool_call>{"], tmp_path)
-    assert (trajectory.reward, trajectory.outcome, len(trajectory.turns)) == (0.0, Outcome.POLICY_ERROR, 10)
-    assert EMPTY in CHAT.decode([token for turn in trajectory.turns for token in turn.new_tokens_T])
 
 
 async def test_several_calls_of_an_answer_run_in_order_and_its_text_is_not_shown(tmp_path: Path) -> None:
@@ -234,17 +226,6 @@ async def test_the_ledger_has_the_turns_and_the_users_tokens_of_a_cancelled_conv
     assert (ended["user_prompt_tokens"], ended["user_sampled_tokens"]) == (70, 9)
 
 
-async def test_the_users_own_tools_run_and_the_policy_does_not_see_them(tmp_path: Path) -> None:
-    task = next(task for task in load_sources(find_sources("tau:telecom")) if task.side == "train")
-    look = users.Said("", (ToolCall("check_status_bar", {}),))
-    user = Says("My phone fails.", look, "It shows nothing.", "###STOP###")
-    trajectory = await talked(["What does it show?", "Goodbye."], tmp_path, task, user)
-    assert (trajectory.outcome, trajectory.reward, len(trajectory.turns)) == (Outcome.COMPLETED, 0.0, 2)
-    called = [message for message in stored(tmp_path)["messages"] if message["role"] == "tool"]
-    assert [message["requestor"] for message in called] == ["user"] and user.heard[2][-1]["role"] == "tool"
-    assert called[0]["content"] not in CHAT.decode(trajectory.turns[1].new_tokens_T)
-
-
 @pytest.mark.parametrize("task", MOCK, ids=lambda task: task.name)
 async def test_a_tasks_own_history_opens_the_first_prompt(task: Task, tmp_path: Path) -> None:
     trajectory = await talked(["Done."], tmp_path, task, new_user=Says("hello", "###STOP###"))
@@ -280,27 +261,6 @@ async def test_half_a_character_in_an_argument_does_not_break_the_record(tmp_pat
     assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 0.0) and stored(tmp_path)["messages"]
 
 
-async def test_conversations_that_begin_together_begin_in_different_rounds_of_the_loop(tmp_path: Path) -> None:
-    rounds, begun = 0, list[int]()
-
-    async def count() -> None:
-        nonlocal rounds
-        while True:
-            rounds += 1
-            await asyncio.sleep(0)
-
-    def user(*arguments: Any) -> TauUser:
-        begun.append(rounds)
-        return ScriptedUser(*arguments)
-
-    made, _ = parts(["x"] * 40)
-    room, counting = TauRoom(made, user), asyncio.create_task(count())
-    requests = [request(mock(), tmp_path, f"s000000-p00-g{index:02d}") for index in range(8)]
-    await asyncio.gather(*map(room.run, requests))
-    counting.cancel()
-    assert len(set(begun)) == len(requests)
-
-
 class Model(users.User):
     """A model that plays a user: it repeats what it was asked, and counts."""
 
@@ -326,11 +286,3 @@ async def test_a_model_plays_the_user_with_tau2s_instructions_and_roles_flipped(
     assert [(one["role"], one["content"]) for one in said] == [
         ("user", GREETING), ("assistant", "Hello."), ("user", "What?"),
     ]  # fmt: skip
-
-
-async def test_a_room_shares_the_agents_slots_and_has_no_service() -> None:
-    made, _ = parts(["x"])
-    room = VENUE.room(made)
-    await room.ready()
-    await room.suspect()
-    assert room.outages == 0 and room.gate is made.gates.running

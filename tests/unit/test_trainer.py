@@ -1,6 +1,5 @@
 """The whole loop on fakes: order of calls, what is logged, what a resumed run does."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.datums import TrainingSequence
-from harbortrainer.run.trajectories import read_batch
 from harbortrainer.training.references import DRIFT_SEQUENCES, References
 from tests.support.fake_loop import Run
 
@@ -36,34 +34,6 @@ async def test_a_step_samples_what_was_just_published_and_trains_when_nothing_is
     ]  # fmt: skip
 
 
-async def test_rows_are_one_a_step_under_a_growing_global_step_and_held_out_tasks_are_never_trained(tmp_path):
-    run = Run(tmp_path)
-    await run.trainer.run()
-    assert [row["global_step"] for row in run.rows] == [0, 1, 2, 3]
-    evaluated = [row["global_step"] for row in run.rows if "eval/reward_mean" in row]
-    assert evaluated == [0, 2, 3]  # start, end of the first epoch, end
-    trained = {name for batch in run.rollouts.tasks[1:] for name in batch if len(batch) > 1}
-    assert "t0" not in trained and trained == {"t1", "t2", "t3"}
-    assert all(row["train/tokens_per_unique_token"] == 1.0 for row in run.rows[1:])
-
-
-async def test_lost_member_is_left_out_of_its_group_and_counted(tmp_path):
-    run = Run(tmp_path, rollouts={"lost": ["s000000-p00-g00"]}, max_steps=1)
-    await run.trainer.run()
-    row = run.rows[-1]
-    assert row["group/trials_lost"] == 1 and row["group/too_small"] == 1
-    assert run.policy.batches == [["s000000-p01-g00", "s000000-p01-g01"]]
-
-
-async def test_a_batch_without_a_grade_has_no_reward(tmp_path):
-    names = [f"s000000-p0{place}-g0{member}" for place in range(2) for member in range(2)]
-    run = Run(tmp_path, rollouts={"lost": names}, max_steps=1, held_out=0)
-    await run.trainer.run()
-    row = run.rows[-1]
-    assert (row["group/trials_lost"], row["group/constant_fraction"], row["train/skipped_batch"]) == (4, 1, 1)
-    assert not [name for name in row if name.startswith(("reward/", "train/tokens_per", "train/action"))]
-
-
 async def test_num_substeps_are_real_optimizer_steps(tmp_path):
     run = Run(tmp_path, num_substeps=2, max_steps=1, lr_schedule="linear", learning_rate=1.0)
     await run.trainer.run()
@@ -79,35 +49,6 @@ async def test_batch_without_signal_takes_no_step_and_publishes_nothing_new(tmp_
     await run.trainer.run()
     assert "update" not in run.calls and "publish 1" not in run.calls
     assert run.rows[-1]["train/skipped_batch"] == 1
-
-
-async def test_resumed_run_trains_the_same_batches_and_repeats_no_finished_trial(tmp_path):
-    whole = Run(tmp_path / "a")
-    (tmp_path / "a").mkdir()
-    await whole.trainer.run()
-
-    (tmp_path / "b").mkdir()
-    killed = Run(tmp_path / "b", rollouts={"stop": "s000002-p01-g01"})
-    with pytest.raises(asyncio.CancelledError):
-        await killed.trainer.run()
-    assert len(read_batch(killed.directory.trajectories("step", 2))) == 3
-    resumed = Run(tmp_path / "b", start_step=2)
-    await resumed.trainer.run()
-    assert resumed.rollouts.tasks[0] == whole.rollouts.tasks[-2]
-    assert [name for name in resumed.rollouts.names if name.startswith("s")] == ["s000002-p01-g01"]
-    assert resumed.policy.batches == whole.policy.batches[-1:]
-
-
-async def test_the_ledger_says_which_trials_became_which_step(tmp_path):
-    run = Run(tmp_path)
-    await run.trainer.run()
-    trained = [record for record in read_lines(run.directory.ledger) if record["event"] == "trained"]
-    assert [record["step"] for record in trained] == list(range(len(run.policy.batches)))
-    for record, batch in zip(trained, run.policy.batches, strict=True):
-        assert sorted(record["trials"]) == sorted(batch) == sorted(record["advantages"])
-        assert sorted(record["advantages"].values()) == [-0.5, -0.5, 0.5, 0.5][: len(batch)]
-        assert record["optimizer_steps"] == 1
-    assert run.rows[-1]["funnel/trained"] == sum(map(len, run.policy.batches))
 
 
 def references(**penalties: Any) -> References:
@@ -128,14 +69,6 @@ async def test_each_step_compares_some_trials_with_the_start_and_counts_their_to
     assert {name for name, tokens in scored.items() if tokens} == set(names) and sum(scored.values()) == 8 * 4
 
 
-async def test_a_penalty_against_the_start_scores_every_trial_once(tmp_path):
-    start = FakeReference(0.25)
-    run = Run(tmp_path, references=references(start=start), max_steps=1, kl_penalty_coef=0.1, kl_reference="start")
-    await run.trainer.run()
-    assert [len(names) for names in start.scored] == [4]
-    assert run.rows[-1]["kl/start"] == pytest.approx(0.25) and "kl/base" not in run.rows[-1]
-
-
 async def test_a_fresh_adapters_start_is_the_base_model_and_both_are_reported(tmp_path):
     base = FakeReference(0.5)
     run = Run(tmp_path, references=References(base, {"base": base}), max_steps=1, kl_penalty_coef=0.1)  # type: ignore[arg-type]
@@ -153,15 +86,3 @@ async def test_a_teacher_is_reported_beside_the_start(tmp_path):
     assert row["kl/reference"] == pytest.approx(2.0) and row["kl/start"] == pytest.approx(0.5) and "kl/base" not in row
     (record,) = (r for r in read_lines(run.directory.ledger) if r["event"] == "trained")
     assert sum(record["scored"]) == 2 * sum(record["tokens"]), "by each of the two"
-
-
-async def test_without_rewards_constant_groups_are_trained_on(tmp_path):
-    given = references(teacher=FakeReference(1.0))
-    run = Run(
-        tmp_path, references=given, rollouts={"constant": True}, max_steps=1, held_out=0,
-        advantage="none", kl_penalty_coef=1.0, kl_reference="teacher",
-    )  # fmt: skip
-    await run.trainer.run()
-    assert [len(batch) for batch in run.policy.batches] == [4]
-    (record,) = (r for r in read_lines(run.directory.ledger) if r["event"] == "trained")
-    assert set(record["advantages"].values()) == {0.0} and "left_out" not in record

@@ -64,14 +64,6 @@ async def test_cancelling_twice_reaches_the_trial_once_and_waits_for_its_clean_u
     assert work.cleaned and work.cancelled == 1
 
 
-async def test_a_late_trial_is_cancelled_and_cleaned_up() -> None:
-    work = Work()
-    work.may_end.set()
-    with pytest.raises(TimeoutError):
-        await run_to_end(work.run(), asyncio.timeout(0.01))
-    assert work.cleaned and work.cancelled == 1
-
-
 async def test_cancelled_while_a_late_trial_cleans_up_is_cancelled() -> None:
     work = Work()
     outer = asyncio.create_task(run_to_end(work.run(), asyncio.timeout(0.01)))

@@ -13,7 +13,7 @@ from harbortrainer.errors import BackendError, EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.other_models.chat_client import ApiAddress, ChatClient
 from harbortrainer.other_models.judge import Judge
-from harbortrainer.other_models.users import BaseUsers, UserFault, as_trained, refuse_unused
+from harbortrainer.other_models.users import BaseUsers, UserFault, refuse_unused
 from harbortrainer.policy.sampler import PolicySampler
 from tests.support.chat_server import calls, chat_server, says
 from tests.support.fakes import QWEN3, ScriptedClient, chat_template, response
@@ -43,14 +43,6 @@ async def test_a_reply_is_one_request_with_seed_and_key(monkeypatch: pytest.Monk
         "model": "a-model", "messages": MESSAGES, "temperature": 0.0, "max_tokens": 1024, "seed": 5
     }  # fmt: skip
     assert server.headers[0]["authorization"] == "Bearer secret"
-
-
-async def test_fields_of_a_request_can_be_changed_and_left_out() -> None:
-    fields = {"temperature": 0.7, "max_tokens": None, "max_completion_tokens": 64}
-    async with chat_server([says("x")]) as server, users_of(server, fields=fields) as users:
-        await users.of_trial(1).reply(MESSAGES)
-    sent = server.requests[0]
-    assert sent["temperature"] == 0.7 and sent["max_completion_tokens"] == 64 and "max_tokens" not in sent
 
 
 @pytest.mark.parametrize("refused", ["temperature", "max_tokens", "seed", "system"])
@@ -295,13 +287,3 @@ def test_a_user_that_no_task_talks_to_is_refused() -> None:
         refuse_unused(Config(model_name="m", tasks_dir="x", enable_summarize=True), [shop])
     refuse_unused(other, [shop, terminal])
     refuse_unused(CONFIG, [terminal])
-
-
-def test_an_evaluation_has_the_user_of_training_unless_another_is_given() -> None:
-    shop, trained = [SimpleNamespace(has_user=True)], {"user": user_file(), "seed": 7}
-    taken = as_trained(CONFIG, trained, shop)
-    assert (taken.user, taken.seed) == (user_file(), CONFIG.seed)
-    given = Config(model_name="m", tasks_dir="x", user="base")
-    assert as_trained(given, trained, shop) is given
-    assert as_trained(CONFIG, trained, [SimpleNamespace()]) is CONFIG, "tasks without a user have none"
-    assert as_trained(CONFIG, {}, shop).user is None, "a run of an earlier version"

@@ -94,10 +94,6 @@ def test_a_verifier_that_did_its_work_is_not_accused(tmp_path: Path, test: str, 
     assert trial(tmp_path, test, output) == ""
 
 
-def test_without_output_there_is_no_sign(tmp_path: Path) -> None:
-    assert failed_install(write_task(tmp_path / "task", test=TB), tmp_path / "trial") == ""
-
-
 @pytest.mark.parametrize(
     ("script", "commands"),
     [

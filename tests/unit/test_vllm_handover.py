@@ -14,7 +14,7 @@ import safetensors.numpy
 from repairs import archives, handover
 from repairs.handover import CONFIG, MOST, TENSORS, adapter_name, offer, offered
 from repairs.vllm_adapters import Adapters, version
-from repairs.vllm_client import Gone, Vllm
+from repairs.vllm_client import Vllm
 from tests.support.fake_vllm import KEY, FakeVllm
 
 MODEL_ID = "session:train:0"
@@ -91,20 +91,6 @@ async def test_an_adapter_is_loaded_everywhere_at_once_before_its_archive_is_the
         assert adapter.folder.parent == server.handed
     assert [fake.loads for fake in server.fakes] == [[adapter.name]] * 2
     assert server.adapters.counts["taken_over"] == 1 and server.adapters.counts["unpacked"] == 0
-
-
-async def test_a_save_that_fails_after_the_hand_over_is_sampled_by_nobody(server: Server) -> None:
-    saved: asyncio.Future[None] = asyncio.Future()
-    server.hand_over("one", 1.0)
-    await server.adapters.take_over(MODEL_ID, "one", 1, saved)
-    with pytest.raises(Gone):
-        await server.adapters.preload(MODEL_ID, "one")
-    again = server.hand_over("one", 2.0)
-    server.archive("one", again)
-    await server.adapters.preload(MODEL_ID, "one")
-    async with server.adapters.held(MODEL_ID, "one") as adapter:
-        assert adapter.name.endswith(again)
-        assert safetensors.numpy.load_file(adapter.folder / TENSORS)[f"{LAYER}.lora_A.weight"][0, 0] == 2.0
 
 
 async def test_without_a_hand_over_the_archive_is_unpacked(server: Server) -> None:

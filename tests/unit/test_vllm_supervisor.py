@@ -1,6 +1,5 @@
 """The supervisor of vLLM, with a small program in vLLM's place: restarts, giving up, and its end with the server."""
 
-import ast
 import asyncio
 import contextlib
 import json
@@ -76,20 +75,6 @@ def test_vllm_sees_its_own_gpu_and_no_setting_of_jax(tmp_path: Path, monkeypatch
     assert "PYTHONPATH" not in sampler.environment(plan_of(tmp_path), 0)
 
 
-def test_each_worker_on_a_gpu_imports_the_repair(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, **GPU)
-    module, name = flags(plan)["--worker-extension-cls"].split(".")
-    folder = sampler.environment(plan, 0)["PYTHONPATH"]  # nothing else: what the caller's Python has is not vLLM's
-    defined = {getattr(part, "name", "") for part in ast.parse(Path(folder, f"{module}.py").read_text()).body}
-    assert name in defined and "--worker-extension-cls" not in flags(plan_of(tmp_path))
-
-
-def test_vllm_adapts_no_unembedding(tmp_path: Path) -> None:
-    words = sampler.command(plan_of(tmp_path), 0)
-    place = words.index("--lora-target-modules") + 1
-    assert words[place : place + 13] == [*sampler.ADAPTED, "--enable-lora"] and "lm_head" not in words
-
-
 @pytest.mark.parametrize(
     ("values", "on_cpu", "switches"),
     [
@@ -106,12 +91,6 @@ def test_a_kind_of_model_has_switches_of_its_own(
     assert found == switches
     words = sampler.command(plan_of(tmp_path, switches=found, flags="--seed 3"), 0)
     assert words[-2 - len(switches) :] == [*switches, "--seed", "3"], "the operator's come last"
-
-
-def test_more_adapters_fit_into_vllm_than_are_registered() -> None:
-    from repairs.vllm_adapters import KEEP
-
-    assert KEEP < sampler.LORAS_IN_MEMORY
 
 
 @contextlib.asynccontextmanager
