@@ -44,9 +44,9 @@ def test_switch_is_not_passed_to_a_template_without_it() -> None:
 def test_join_drops_the_end_that_was_sampled() -> None:
     chat = chat_template()
     ids = chat.continuation("go on")
-    assert chat.join([5, 6, ids[0]], "go on") == ids[1:]
-    assert chat.join([5, 6], "go on") == ids  # truncated: the end of the turn belongs to the prompt
-    assert chat.join([], "go on") == ids
+    assert chat.joined([5, 6, ids[0]], "go on").ids == ids[1:]
+    assert chat.joined([5, 6], "go on").ids == ids  # truncated: the end of the turn belongs to the prompt
+    assert chat.joined([], "go on").ids == ids
 
 
 def test_other_end_of_text_also_stops() -> None:
@@ -58,15 +58,15 @@ def test_other_end_of_text_also_stops() -> None:
 def test_answer_loses_special_tokens_thinking_and_nul() -> None:
     chat = chat_template()
     ids = chat.tokenizer.encode('<think>\nhm\n</think>\n\n{"a": 1}\0<|im_start|><|im_end|>')
-    assert chat.decode(ids) == '{"a": 1}'
+    assert chat.answer(ids).text == '{"a": 1}'
     assert chat.answer(ids).thinking == "hm"
 
 
 def test_bytes_that_are_no_text_become_replacement_characters() -> None:
     chat = chat_template()
     ids = chat.tokenizer.encode("é")[:1]
-    assert chat.decode(ids) == "\ufffd"
-    assert chat.decode([]) == ""
+    assert chat.answer(ids).text == "\ufffd"
+    assert chat.answer([]).text == ""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_split_thinking(text: str, opened: bool, expected: str) -> None:
 def test_header_that_opens_thinking_is_noticed() -> None:
     template = CHATML.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")
     chat = ChatTemplate(byte_tokenizer(template))
-    assert chat.decode(chat.tokenizer.encode("reasons</think>\nanswer<|im_end|>")) == "answer"
+    assert chat.answer(chat.tokenizer.encode("reasons</think>\nanswer<|im_end|>")).text == "answer"
 
 
 def test_clean_text_keeps_pairs_and_replaces_halves() -> None:

@@ -157,7 +157,7 @@ def test_completions_are_what_a_policy_samples(template: str) -> None:
     chat = chat_template(template)
     text = typed_answers("echo '<|im_end|> é' '<|eot_id|>'\n")[0]
     ids = chat.completion(text)
-    assert chat.decode(ids) == text
+    assert chat.answer(ids).text == text
     assert ids[-1] == chat.turn_end and chat.turn_end not in ids[:-1]
     assert chat.answer(ids).thinking == ""
 
@@ -181,7 +181,7 @@ async def talk(llm: TinkerLLM, prompts: int) -> Trajectory:
 def oracle(answers: dict[Path, list[str]], chat: ChatTemplate, version: int = 3) -> PolicySampler:
     sampler = PolicySampler()
     completions = {task: [chat.completion(answer) for answer in given] for task, given in answers.items()}
-    sampler.publish_solutions(Solutions(completions), version)
+    sampler.publish(Solutions(completions), version)
     return sampler
 
 
@@ -190,8 +190,8 @@ async def test_each_trial_is_given_its_tasks_answers_from_the_first_one() -> Non
     sampler = oracle({one: ["a", "b"], two: ["c"]}, chat)
 
     async def trial(task: Path) -> Trajectory:
-        with sampler.of_trial(task) as own:
-            return await talk(TinkerLLM(own, chat, max_tokens=50, temperature=1.0, context_limit=4000), 3)
+        own = sampler.of_trial(task)
+        return await talk(TinkerLLM(own, chat, max_tokens=50, temperature=1.0, context_limit=4000), 3)
 
     trials = [await trial(task) for task in (one, two, one)]
     assert [[turn.text for turn in trial.turns] for trial in trials] == [["a", "b", "b"], ["c"] * 3, ["a", "b", "b"]]
@@ -209,9 +209,9 @@ async def test_an_answer_is_cut_where_the_context_ends() -> None:
     chat, task = chat_template(), Path("t")
     sampler = oracle({task: ["x" * 100]}, chat)
     prompt = len(chat.first_prompt([{"role": "user", "content": "screen 0"}]))
-    with sampler.of_trial(task) as own:
-        llm = TinkerLLM(own, chat, max_tokens=200, temperature=1.0, context_limit=prompt + 60)
-        (turn,) = (await talk(llm, 1)).turns
+    own = sampler.of_trial(task)
+    llm = TinkerLLM(own, chat, max_tokens=200, temperature=1.0, context_limit=prompt + 60)
+    (turn,) = (await talk(llm, 1)).turns
     assert (turn.truncated, turn.text, len(turn.completion_tokens_T)) == (True, "x" * 60, 60)
 
 
@@ -220,8 +220,8 @@ async def test_weights_that_are_published_next_answer_all_trials() -> None:
     sampler = oracle({Path("t"): ["a"]}, chat)
     with pytest.raises(RuntimeError, match="no sampling client"):
         await sampler.sample([1], max_tokens=1, temperature=1.0, stop=[])
-    with sampler.of_trial(Path("t")) as own:
-        assert own is not sampler
-    sampler.publish(Solutions({Path("t"): [[1]]}).of_task(Path("t")), 4)
-    with sampler.of_trial(Path("t")) as own:
-        assert own is sampler
+    own = sampler.of_trial(Path("t"))
+    assert own is not sampler
+    sampler.publish(Solutions({Path("t"): [[1]]}).of_trial(Path("t")), 4)
+    own = sampler.of_trial(Path("t"))
+    assert own is sampler

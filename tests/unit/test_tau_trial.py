@@ -123,7 +123,7 @@ async def test_an_answer_that_is_no_message_gets_one_result_and_is_counted(answe
 async def test_ten_errors_end_a_conversation_at_0(tmp_path: Path) -> None:
     trajectory = await talked(["<tool_call>{", written(CHAT, "no_such_tool", {}), "", "<tool_call>{"], tmp_path)
     assert (trajectory.reward, trajectory.outcome, len(trajectory.turns)) == (0.0, Outcome.POLICY_ERROR, 10)
-    assert EMPTY in CHAT.decode([token for turn in trajectory.turns for token in turn.new_tokens_T])
+    assert EMPTY in CHAT.answer([token for turn in trajectory.turns for token in turn.new_tokens_T]).text
 
 
 async def test_several_calls_of_an_answer_run_in_order_and_its_text_is_not_shown(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ async def test_the_users_own_tools_run_and_the_policy_does_not_see_them(tmp_path
     assert (trajectory.outcome, trajectory.reward, len(trajectory.turns)) == (Outcome.COMPLETED, 0.0, 2)
     called = [message for message in stored(tmp_path)["messages"] if message["role"] == "tool"]
     assert [message["requestor"] for message in called] == ["user"] and user.heard[2][-1]["role"] == "tool"
-    assert called[0]["content"] not in CHAT.decode(trajectory.turns[1].new_tokens_T)
+    assert called[0]["content"] not in CHAT.answer(trajectory.turns[1].new_tokens_T).text
 
 
 @pytest.mark.parametrize("task", MOCK, ids=lambda task: task.name)
@@ -250,7 +250,7 @@ async def test_a_tasks_own_history_opens_the_first_prompt(task: Task, tmp_path: 
     trajectory = await talked(["Done."], tmp_path, task, new_user=Says("hello", "###STOP###"))
     assert trajectory.outcome is Outcome.COMPLETED and trajectory.reward in (0.0, 1.0)
     kept = stored(tmp_path)["messages"]
-    assert all(message["content"] in CHAT.decode(trajectory.turns[0].new_tokens_T) for message in kept[:1])
+    assert all(message["content"] in CHAT.answer(trajectory.turns[0].new_tokens_T).text for message in kept[:1])
 
 
 def test_what_cannot_run_is_refused_before_anything_is_spent() -> None:

@@ -114,7 +114,7 @@ def test_a_suffix_is_what_the_template_renders_behind_an_answer(name: str, shape
     assert chat.turn_end is not None
     ended = [] if shape == "truncated" else [chat.turn_end]
     answer = chat.tokenizer.encode("the answer", add_special_tokens=False)
-    joined = chat.join([*answer, *ended], new, TOOLS)
+    joined = chat.joined([*answer, *ended], new, TOOLS).ids
     whole = chat.first_prompt([user("q"), {"role": "assistant", "content": "the answer"}, *new], TOOLS)
     assert [*ended, *joined] == whole[-len([*ended, *joined]) :]
     assert chat.tokenizer.decode(whole[: -len([*ended, *joined])]).endswith("the answer")

@@ -29,11 +29,11 @@ class EndpointError(Exception):
 
 
 class Passing(EndpointError):
-    """Worth another attempt. `pause`: seconds that the endpoint asks for; `away`: it does not work at all."""
+    """Worth another attempt. `pause`: seconds that the endpoint asks for."""
 
-    def __init__(self, message: str, pause: float = 0.0, *, away: bool = True) -> None:
+    def __init__(self, message: str, pause: float = 0.0) -> None:
         super().__init__(message)
-        self.pause, self.away = pause, away
+        self.pause = pause
 
 
 class Garbage(EndpointError):
@@ -211,7 +211,7 @@ class ChatClient:
             raise Passing(f"status {status}: {_words(response)}")
         self._answered()
         if status in _RETRIED:
-            raise Passing(f"status {status}: {_words(response)}", _seconds(response), away=False)
+            raise Passing(f"status {status}: {_words(response)}", _seconds(response))
         if status != 200:
             raise EndpointError(f"status {status}: {_words(response)}")
         try:

@@ -11,7 +11,6 @@ from harbortrainer.durable.files import make_folder, replace_text
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, Turn
 from harbortrainer.policy.chat_template import MARKER, ChatTemplate
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.run.trajectories import additions
 
 Message = dict[str, Any]
 
@@ -146,7 +145,7 @@ def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
         "outcome": trajectory.outcome.value,
         "detail": trajectory.detail,
         "weights_version": trajectory.turns[0].weights_version if trajectory.turns else None,
-        **({"shaping": added} if (added := additions(trajectory)) else {}),
+        **({"shaping": trajectory.shaping} if trajectory.shaping else {}),
         **({"tools": tools} if tools else {}),
         "messages": transcriber.conversation(trajectory),
     }
