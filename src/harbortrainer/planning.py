@@ -203,7 +203,7 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
         return _scaled(training, of, work.training_places) + _scaled(evaluations, of, work.evaluation_places)
 
     kinds = [field.name for field in fields(Spending)]
-    spent = {kind: amount(lambda batch, kind=kind: getattr(batch.spent, kind)) for kind in kinds}
+    spent: dict[str, Any] = {kind: amount(lambda batch, kind=kind: getattr(batch.spent, kind)) for kind in kinds}
     spent["trained"] = _scaled(training, lambda batch: batch.spent.trained, work.training_places)
     spent["prompt"] += spent["trained"] * scored_share(config)
     names = ", ".join([*runs][:3]) + (", …" if len(runs) > 3 else "")

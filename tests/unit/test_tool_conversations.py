@@ -280,4 +280,4 @@ async def test_limits_and_metrics_of_a_conversation() -> None:
 async def test_a_conversation_without_tools_reads_no_calls() -> None:
     conversation, _ = talk(chat_template(CHATML, enable_thinking=True), ["<think>\nhm\n</think>\n\nyes"], tools=[])
     assert conversation.stats == dict.fromkeys(("parse_failures", "special_strings", "own_cpu_seconds"), 0.0)
-    assert conversation.lost() == 0 and await conversation.ask(OPENING) == Answer("yes", "hm")
+    assert conversation.lost() == 0 and await conversation.ask(OPENING) == Answer("yes", thinking="hm")

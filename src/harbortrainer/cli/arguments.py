@@ -144,18 +144,9 @@ _TYPES = {
 
 def validate(config: Config) -> None:
     """Raise one UserError with a line for each problem: field, value, fix."""
-    found = [
-        *problems(config),
-        *outcome_problems(config.outcome_policy),
-        *_parts(config),
-        *_agent(config),
-        *_learning(config),
-        *_hosts(config),
-        *_evaluation(config),
-        *_models(config),
-        *run_problems(config),
-    ]
-    refuse(found)
+    between = (_parts, _agent, _learning, _hosts, _evaluation, _models, run_problems)
+    own = [*problems(config), *outcome_problems(config.outcome_policy)]
+    refuse([*own, *(line for find in between for line in find(config))])
 
 
 def _parts(config: Config) -> Iterator[str]:

@@ -244,7 +244,7 @@ async def _run(
                 runner = Runner(plan, solutions, rollouts, run, wiring)
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)
-                    found.append(results.task_results(plan.tasks, groups_P))
+                    found.append([*zip(plan.tasks, groups_P, strict=True)])
                     conversations = Conversations(run, template)
                     await asyncio.to_thread(_keep_conversations, conversations, number, plan.tasks, groups_P)
             done = True

@@ -5,9 +5,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
@@ -81,10 +81,7 @@ class Spoken:
     truncated: bool = False
 
 
-class OpenChatClient(Protocol):
-    """Makes an endpoint: `ChatClient` itself, or a test's."""
-
-    def __call__(self, place: ApiAddress, *, patience_sec: float) -> "ChatClient": ...
+type OpenChatClient = Callable[..., ChatClient]  # of an ApiAddress and patience_sec: `ChatClient` itself, or a test's
 
 
 class ChatClient:
