@@ -232,8 +232,17 @@ def test_two_runs_of_one_name_have_ids_of_their_own_and_each_keeps_its_own(tmp_p
     assert run_ids(one).wandb_id == run_ids(one).run_id == read_json(one.path / "run.json")["run_id"]
 
 
-def test_a_folder_without_ids_gets_some_that_stay(tmp_path):
-    assert run_ids(RunDirectory(tmp_path)) == run_ids(RunDirectory(tmp_path))
+def test_a_folder_of_an_earlier_version_gets_a_run_id_and_keeps_its_id_at_wandb(tmp_path):
+    name = "n" * 70
+    for folder, wandb in (("with", True), ("without", False)):
+        run = RunDirectory(tmp_path / folder / name)
+        run.path.mkdir(parents=True)
+        if wandb:
+            (run.path / "wandb").mkdir()
+        ids = run_ids(run)
+        assert ids.run_id != name and ids.wandb_id == (name[:64] if wandb else ids.run_id)
+        (run.path / "wandb").mkdir(exist_ok=True)
+        assert run_ids(run) == ids, "noted once"
 
 
 READERS: dict[str, Callable[[RunDirectory], Any]] = {

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +155,18 @@ def base_model(run: RunDirectory) -> str:
 
 
 def run_ids(run: RunDirectory) -> RunIds:
-    """Read the run's ids; a folder without gets some. Raises UserError when run.json is damaged."""
-    if not run.ids.exists():
-        write_json(run.ids, asdict(RunIds.new()))
-    found = read_json(run.ids, "run_id", "wandb_id")
-    return RunIds(found["run_id"], found["wandb_id"])
+    """Read the run's ids. A folder of an earlier version gets them now, and keeps the name that it has at wandb.
+
+    Raises UserError when run.json is damaged.
+    """
+    if run.ids.exists():
+        found = read_json(run.ids, "run_id", "wandb_id")
+        return RunIds(found["run_id"], found["wandb_id"])
+    ids = RunIds.new()
+    if (run.path / "wandb").is_dir():
+        ids = replace(ids, wandb_id=run.name[:64])
+    write_json(run.ids, asdict(ids))
+    return ids
 
 
 @contextlib.contextmanager
