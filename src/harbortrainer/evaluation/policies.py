@@ -98,7 +98,9 @@ def refuse_elsewhere(subject: Subject, backend: str) -> None:
 
 def from_json(saved: dict[str, Any]) -> Subject:
     """Return a subject from its `asdict`."""
-    return Subject(**saved | {"renderer": Renderer(**saved["renderer"]) if saved["renderer"] else None})
+    renderer = Renderer(**saved["renderer"]) if saved["renderer"] else None
+    run, endpoint = saved["run"], saved.get("endpoint")
+    return Subject(saved["name"], saved["model_name"], saved["path"], run, renderer, endpoint)
 
 
 @contextlib.asynccontextmanager

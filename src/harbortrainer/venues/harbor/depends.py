@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from harbortrainer.durable.files import write_json
 
@@ -39,5 +39,5 @@ def write(folder: Path, depends: Depends) -> None:
 
 def read_names(folder: Path) -> tuple[str, ...] | None:
     """Read files, then services, of a trial; None = it has no such file, or what verification opened is not known."""
-    found = json.loads(file.read_bytes()) if (file := folder / DEPENDS).is_file() else {"watched": False}
-    return (*found["files"], *found["services"]) if found["watched"] else None
+    found: dict[str, Any] = json.loads(file.read_bytes()) if (file := folder / DEPENDS).is_file() else {}
+    return (*found["files"], *found["services"]) if found.get("watched") else None
