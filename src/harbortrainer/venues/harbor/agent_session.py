@@ -1,9 +1,9 @@
 """One trial of an agent in a container: its exchange with the policy, and how the agent ended."""
 
 import contextlib
-import functools
 import os
 import re
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,10 +85,12 @@ class AgentSession:
     async def _listen(self, container: str) -> None:
         listener = None if listener_problem() else await call(listen_in, container, PORT)
         if listener is None:
-            attach = functools.partial(self.endpoint.attach, key=self.key)
-            self._relay = await Relay.open(container, PORT, PYTHONS, attach, self.exchange.fail)
+            self._relay = await Relay.open(container, PORT, PYTHONS, self._attach, self.exchange.fail)
         else:
             await self.endpoint.serve(listener, self.key)
+
+    async def _attach(self, connected: socket.socket) -> None:
+        await self.endpoint.attach(connected, self.key)
 
     async def close(self) -> None:
         """Answer nothing any more. Safe to repeat."""
