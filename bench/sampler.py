@@ -30,7 +30,7 @@ import tinker
 
 from bench import report
 from bench.sampler_measures import Bench, Sizes
-from harbortrainer.backend.load import read_load
+from harbortrainer.backend.load import look
 from harbortrainer.run.metrics import compile_metrics, load_metrics
 
 FAILURES = (tinker.TinkerError, httpx.HTTPError, OSError, ValueError, LookupError, RuntimeError)
@@ -63,10 +63,10 @@ async def measured(name: str, bench: Bench, measure: Measure, limit_sec: float) 
     began, bench.reached = time.monotonic(), {}
     try:
         async with asyncio.timeout(limit_sec):
-            before = await read_load(bench.url)
+            before = await look(bench.url) or {}
             found = await measure()
             found["compile_sec"] = round(await bench.compile_sec() - float(before.get("compile_seconds", 0.0)), 2)
-            after = await read_load(bench.url)
+            after = await look(bench.url) or {}
             found |= {"waves": after.get("waves", 0) - before.get("waves", 0)}
             found |= load_metrics(before, after) | compile_metrics(before, after)
     except FAILURES as error:

@@ -84,7 +84,7 @@ class SlowClient(SolutionClient):
 class SlowSolutions(Solutions):
     """Each answer takes ANSWER_SEC."""
 
-    def of_task(self, task: Path | str) -> SolutionClient:
+    def of_trial(self, task: Path | str) -> SolutionClient:
         return SlowClient(self.completions[task])
 
 

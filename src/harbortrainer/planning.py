@@ -5,7 +5,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -17,8 +17,7 @@ from harbortrainer.backend.connect import Api, api_key, server_url
 from harbortrainer.backend.contract import TINKER_DOCUMENTS, kind_of
 from harbortrainer.backend.terms import agree
 from harbortrainer.budget.account import BESIDE, Account, Spending
-from harbortrainer.budget.budget import Budget, no_price
-from harbortrainer.budget.forecast import Amount, Forecast, total
+from harbortrainer.budget.budget import Budget, Pricing, no_price
 from harbortrainer.cli.output import give_json, wide_console
 from harbortrainer.config import SETTINGS, Config, ToolFormat
 from harbortrainer.durable.facts import fact, unchanging
@@ -72,6 +71,25 @@ class PastBatch:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast(Spending):
+    """What a run will use: an estimate, or with `assumptions` the most that its limits allow; inf = no bound is known.
+
+    Times are seconds.
+    """
+
+    trials: float
+    wall_sec: float
+    source: str
+    assumptions: tuple[str, ...] = ()
+
+    def usd(self, pricing: Pricing) -> float | None:
+        """Return the cost, with no prompt cached; None without a price or a bound."""
+        of_time = self.wall_sec * pricing.usd_per_hour / 3600 if pricing.usd_per_hour else 0.0
+        usd = pricing.of_tokens(self) + of_time
+        return usd if pricing.known and math.isfinite(usd) else None
+
+
 async def dry_run(config: Config, json_file: str | None = None, outside: Outside | None = None) -> int:
     """Run the checks that need no server, then print what the run would do and cost. Exit status 0.
 
@@ -102,7 +120,8 @@ async def dry_run(config: Config, json_file: str | None = None, outside: Outside
     if (over := spent.over()) is not None:
         notes.append(f"{over[0]}: the run would stop at once")
     notes += _caps(config, spent, forecast)
-    found = {"scope": work, "forecast": forecast, "usd": forecast.usd(plan.pricing), "notes": notes}
+    bounded = {name: None if value == math.inf else value for name, value in asdict(forecast).items()}
+    found = {"scope": work, "forecast": bounded, "usd": forecast.usd(plan.pricing), "notes": notes}
     if not give_json(json.dumps(found, indent=2, default=asdict), json_file):
         _show(plan, work, forecast, notes)
     return 0
@@ -183,21 +202,17 @@ def from_past(config: Config, work: RemainingWork, runs: Mapping[str, Sequence[P
     def amount(of: Callable[[PastBatch], float]) -> float:
         return _scaled(training, of, work.training_places) + _scaled(evaluations, of, work.evaluation_places)
 
-    def beside(name: str) -> tuple[float, float]:
-        return amount(lambda batch: batch.spent.beside(name)[0]), amount(lambda batch: batch.spent.beside(name)[1])
-
-    trained = _scaled(training, lambda batch: batch.spent.trained, work.training_places)
+    kinds = [field.name for field in fields(Spending)]
+    spent: dict[str, Any] = {kind: amount(lambda batch, kind=kind: getattr(batch.spent, kind)) for kind in kinds}
+    spent["trained"] = _scaled(training, lambda batch: batch.spent.trained, work.training_places)
+    spent["prompt"] += spent["trained"] * scored_share(config)
     names = ", ".join([*runs][:3]) + (", …" if len(runs) > 3 else "")
     return Forecast(
+        **spent,
         trials=amount(lambda batch: batch.started),
-        prompt=amount(lambda batch: batch.spent.prompt) + trained * scored_share(config),
-        sampled=amount(lambda batch: batch.spent.sampled),
-        trained=trained,
-        container_sec=amount(lambda batch: batch.spent.container_sec),
         wall_sec=amount(lambda batch: batch.seconds),
         source=f"{counted(len(runs), 'earlier runs')} ({names}): {counted(len(training), 'batches')}, "
         f"{counted(sum(batch.evaluation for batch in batches), 'evaluations')}",
-        beside={name: beside(name) for name in BESIDE},
     )
 
 
@@ -213,19 +228,22 @@ def scored_share(config: Config) -> float:
 
 def from_limits(config: Config, work: RemainingWork) -> Forecast:
     """Return the most: each trial uses all that its limits allow."""
-    turns, context, limit = config.max_turns or None, config.context_limit, config.trial_timeout_sec or None
+    turns, limit = config.max_turns or math.inf, config.trial_timeout_sec or math.inf
     segments = turns if config.enable_summarize else 1  # at worst each turn summarises the history
-    sampled = None if turns is None else min(turns * config.max_tokens, (segments or 1) * context)
-    trained = _upto(None if segments is None else segments * context, work.training_places)
-    scored = None if trained is None else trained * scored_share(config)
+    context, of_turns = config.context_limit, turns * config.max_tokens
+    trained = _upto(segments * context, work.training_places)
+    user = model_of("user", config.user)
+    said = 0.0 if user is None or user.model == SCRIPTED else turns  # a message for each turn
     parts = ((work.steps, work.training_places), (work.evaluations, work.evaluation_places))
     waves = sum(n * math.ceil(places / n / config.n_parallel_envs) for n, places in parts if n)
     return Forecast(
         trials=work.places,
-        prompt=total(_upto(None if turns is None else turns * context, work.places), scored),
-        sampled=_upto(sampled, work.places),
+        prompt=_upto(turns * context, work.places) + trained * scored_share(config),
+        sampled=_upto(of_turns if of_turns == math.inf else min(of_turns, segments * context), work.places),
         trained=trained,
         container_sec=_upto(limit if work.containers else 0.0, work.places),
+        user_prompt=_upto(said * context, work.places),
+        user_sampled=_upto(said * MOST_TOKENS, work.places),
         wall_sec=_upto(limit, waves),
         source="limits only: no earlier run of this model on these tasks in logs_dir",
         assumptions=(
@@ -233,18 +251,7 @@ def from_limits(config: Config, work: RemainingWork) -> Forecast:
             f"a prompt has context_limit={context} tokens, an answer max_tokens={config.max_tokens}",
             f"no trial is run again; wall time: {config.n_parallel_envs} agents at once, no updates",
         ),
-        beside=_beside_limits(config, work),
     )
-
-
-def _beside_limits(config: Config, work: RemainingWork) -> dict[str, tuple[Amount, Amount]]:
-    """Most of what a simulated user reads and says: a message for each turn."""
-    user = model_of("user", config.user)
-    if user is None or user.model == SCRIPTED:
-        return {}
-    turns = config.max_turns or None
-    most = [None if turns is None else turns * tokens for tokens in (config.context_limit, MOST_TOKENS)]
-    return {"user": (_upto(most[0], work.places), _upto(most[1], work.places))}
 
 
 def _batches(run: RunDirectory, plan: RunPlan) -> Iterator[PastBatch]:
@@ -285,8 +292,8 @@ def _scaled(batches: Sequence[PastBatch], amount: Callable[[PastBatch], float], 
     return fmean([amount(batch) / batch.places for batch in batches]) * places if batches and places else 0.0
 
 
-def _upto(most: Amount, times: int) -> Amount:
-    return None if most is None else most * times
+def _upto(most: float, times: int) -> float:
+    return most * times if times else 0.0
 
 
 async def _server(config: Config, api: Api) -> str:
@@ -333,7 +340,7 @@ def _show(plan: RunPlan, work: RemainingWork, forecast: Forecast, notes: Sequenc
     table.add_column("at most" if forecast.assumptions else "estimate", justify="right")
     table.add_column("counted as")
     for name, amount, unit, how in _rows(plan, forecast):
-        table.add_row(name, "no bound" if amount is None else _number(amount, unit), how)
+        table.add_row(name, _number(amount, unit) if amount < math.inf else "no bound", how)
     console.print(table)
     for line in (f"estimated from: {forecast.source}", *(f"assumed: {a}" for a in forecast.assumptions), *notes):
         say(line)
@@ -341,14 +348,14 @@ def _show(plan: RunPlan, work: RemainingWork, forecast: Forecast, notes: Sequenc
         say("for an estimate, make a short run of these settings (max_steps=1 run_name=probe) and plan again")
 
 
-def _rows(plan: RunPlan, forecast: Forecast) -> Iterator[tuple[str, Amount, str, str]]:
+def _rows(plan: RunPlan, forecast: Forecast) -> Iterator[tuple[str, float, str, str]]:
     yield "trials", forecast.trials, "", "of training and evaluation, repeated ones included"
     yield "tokens", forecast.tokens, "", "the three below"
     yield "  prompt", forecast.prompt, "", "each turn's whole prompt"
     yield "  sampled", forecast.sampled, "", "answers"
     yield "  trained", forecast.trained, "", "datums, prompts included"
-    for name, pair in forecast.beside.items():
-        if (both := total(*pair)) != 0:
+    for name in BESIDE:
+        if both := sum(forecast.beside(name)):
             yield f"  {name}", both, "", f"prompts and answers of {name}_model"
     yield "container time", forecast.container_sec, "s", "sum over all trials"
     yield "wall time", forecast.wall_sec, "s", f"steps and evaluations, {plan.config.n_parallel_envs} agents at once"
@@ -360,7 +367,8 @@ def _rows(plan: RunPlan, forecast: Forecast) -> Iterator[tuple[str, Amount, str,
         parts.append(f"{pricing.source}: {prices} a million, no prompt cached")
     if pricing.usd_per_hour:
         parts.append(f"{pricing.usd_per_hour:g} USD an hour of the server x wall time")
-    yield "cost", forecast.usd(pricing), "USD", "; ".join(parts)
+    usd = forecast.usd(pricing)
+    yield "cost", math.inf if usd is None else usd, "USD", "; ".join(parts)
 
 
 def _number(value: float, unit: str) -> str:

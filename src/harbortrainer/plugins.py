@@ -1,6 +1,5 @@
 """Finds the parts of a run by name: this package's own, an installed package's (entry points), or a user's file."""
 
-import difflib
 import functools
 import hashlib
 import importlib
@@ -15,6 +14,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from harbortrainer.errors import UserError
+from harbortrainer.text import meant
 
 NAME = "harbortrainer"  # of the distribution; its groups of entry points are NAME.GROUP
 Group = Literal["venues", "agents", "wires", "hosts"]
@@ -52,9 +52,8 @@ def known(group: Group) -> list[str]:
 def unknown(group: Group, field: str, name: str, *others: str) -> str:
     """Return the message for a name that no part of a group has. `others`: values of the setting that name no part."""
     names = [*others, *known(group)]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{field}={name}: unknown{hint}; one of {', '.join(names)}; or {FORM}"
+    parts = [f"{field}={name}: unknown", meant(name, names), f"one of {', '.join(names)}", f"or {FORM}"]
+    return "; ".join(filter(None, parts))
 
 
 @functools.cache

@@ -130,7 +130,7 @@ def test_facts_of_ours(server_url, measured):
     assert facts.reduction == "sum"
     assert set(facts.adam.values()) == {True} and len(facts.adam) == 5
     assert facts.losses["ppo"] == facts.losses["cispo"] == ("clip_low_threshold", "clip_high_threshold")
-    assert (facts.can_sample, facts.prompt_logprobs, facts.decays_other_adapters) == (True, "leading_none", False)
+    assert (facts.can_sample, facts.prompt_logprobs) == (True, "leading_none")
     assert (facts.frozen_samplers, facts.sampling_keeps_training) == (True, True)
 
 
@@ -166,7 +166,8 @@ async def test_a_probe_that_is_stopped_leaves_nothing(server_url, tiny_model_dir
 
     async def hang(bench: ProbeSession, *_: object) -> None:
         benches.append(bench)
-        await bench.published(await bench.adapter(), "left")
+        await bench.renew()
+        await bench.published(bench.client, "left")
         saved.set()
         await asyncio.Event().wait()
 

@@ -98,7 +98,9 @@ async def test_files_and_output_with_special_strings_are_text(tmp_path: Path) ->
     control = {template.tokenizer.convert_tokens_to_ids(name) for name in ("<|im_start|>", "<|im_end|>", "<think>")}
     for number, turn in enumerate(trajectory.turns):
         usual = (
-            plain.join([plain.turn_end or 0], "x") if number else plain.first_prompt([{"role": "user", "content": "x"}])
+            plain.joined([plain.turn_end or 0], "x").ids
+            if number
+            else plain.first_prompt([{"role": "user", "content": "x"}])
         )
         assert [t for t in turn.new_tokens_T if t in control] == [t for t in usual if t in control], number
     texts = [template.tokenizer.decode(turn.new_tokens_T) for turn in trajectory.turns]

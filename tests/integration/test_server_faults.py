@@ -123,7 +123,7 @@ async def test_a_process_that_was_killed_while_it_probed_holds_no_slot_of_the_ne
         session = await open_session(await open_rest(url, DUMMY_KEY), url, DUMMY_KEY, said.append)
         bench = ProbeSession(session, str(tiny_model_dir))
         try:
-            assert await bench.adapter()  # what a probe asks for first
+            await bench.renew()  # what a probe asks for first
         finally:
             await bench.close()
             await end_session(session.service, done=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tinker
 
-from harbortrainer.backend.load import read_load
+from harbortrainer.backend.load import look
 from harbortrainer.run.metrics import load_metrics
 from tests.conftest import SMALL_SERVER, succeed
 from tests.support.engine_parts import PROMPT, SAMPLING, adapters, sampler, step
@@ -33,16 +33,16 @@ def test_what_is_compiled_has_words_for_a_person() -> None:
 
 
 async def test_waves_requests_and_compilation_are_reported(server_url: str, tiny_model_dir: Path) -> None:
-    before = await read_load(server_url)
+    before = await look(server_url) or {}
     assert before["seats"] == SEATS and before["compile_seconds"] > 0  # of the start
     async with adapters(server_url, tiny_model_dir) as (service, training):
         assert isinstance(training, tinker.TrainingClient)
         client = await sampler(service, training, "load")
         await asyncio.gather(*(client.sample(PROMPT, 1, SAMPLING) for _ in range(N_REQUESTS)))
-        after = await read_load(server_url)
+        after = await look(server_url) or {}
         sampled = load_metrics(before, after)
         await step(training)
-        trained = load_metrics(after, await read_load(server_url))
+        trained = load_metrics(after, await look(server_url) or {})
     assert after["wave_requests"] - before["wave_requests"] >= N_REQUESTS, "each sat in a chunk, or in several"
     assert sampled["server/seats"] == SEATS
     assert 1 <= sampled["server/requests_per_wave"] <= N_REQUESTS

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tinker
 
-from harbortrainer.backend.load import read_load
+from harbortrainer.backend.load import look
 from harbortrainer.run.metrics import compile_metrics
 from tests.support.engine_parts import adapters, datum, sampler, step
 from tests.support.engine_programs import results
@@ -157,10 +157,10 @@ async def test_steps_after_the_second_compile_nothing(server_url: str, tiny_mode
     async with adapters(server_url, tiny_model_dir) as (service, training):
         await whole_step(1, 60, 50)
         await whole_step(2, 128, 40, 33)
-        before = await read_load(server_url)
+        before = await look(server_url) or {}
         for number, lengths in enumerate([(40,), (99, 34, 70, 128, 80), (33,) * 11]):
             await whole_step(3 + number, *lengths)
-        counted = compile_metrics(before, await read_load(server_url))
+        counted = compile_metrics(before, await look(server_url) or {})
     assert counted["server/compiles"] == counted["server/compiles_cached"] == counted["server/compile_seconds"] == 0
 
 

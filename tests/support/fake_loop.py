@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,8 +83,7 @@ class FakePolicy:
 
 
 class FakeSampler:
-    busy_seconds = in_flight_seconds = 0.0
-    counters: ClassVar[dict[str, float]] = {"requests": 0.0}
+    totals: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls

@@ -134,7 +134,7 @@ async def drive(
         trials = [trial for group in groups for trial in (*group.trajectories_G, *group.lost)]
         rewards = collections.Counter(str(trial.reward) for trial in trials)
         folders = sum((folder / "rollouts" / trial.trial_name / "result.json").is_file() for trial in trials)
-        counted = {"folders": folders, "npz": len([*stored.glob("*.npz")]), "counters": sampler.counters}
+        counted = {"folders": folders, "npz": len([*stored.glob("*.npz")]), "counters": sampler.totals}
         say("batch", seconds=seconds, cpu_ms=1000 * cpu / n, rewards=rewards, **counted)
     say("over", modules="ray" in sys.modules)
 

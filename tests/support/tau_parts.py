@@ -44,7 +44,7 @@ def gold_sampler(tasks: Sequence[Task], chat: ChatTemplate, policy: type[Solutio
     """Each trial is answered with its task's own actions."""
     sampler = PolicySampler()
     answers = {task.ref: [chat.completion(text) for text in gold_texts(task, chat)] for task in tasks}
-    sampler.publish_solutions(policy(answers), 0)
+    sampler.publish(policy(answers), 0)
     return sampler
 
 

@@ -5,6 +5,7 @@ Real loop, trials, attempts and ledger; server, Docker and Harbor's trial are re
 
 import asyncio
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -175,12 +176,11 @@ def test_a_user_is_in_the_bounds_and_in_what_earlier_batches_took() -> None:
     work = RemainingWork(0, 2, 8, 0, 0)
     alone = from_limits(Config(model_name="m", tasks_dir=".", **settings), work)
     with_user = from_limits(Config(model_name="m", tasks_dir=".", user="base", **settings), work)
-    prompt, said = with_user.beside["user"]
-    assert (prompt, said) == (8 * 10 * 1000, 8 * 10 * 1024) and not alone.beside
-    assert with_user.tokens == (alone.tokens or 0) + 8 * 10 * 2024
+    assert with_user.beside("user") == (8 * 10 * 1000, 8 * 10 * 1024) and alone.beside("user") == (0, 0)
+    assert with_user.tokens == alone.tokens + 8 * 10 * 2024
     spent = Spending(100, 10, 60, 5, user_prompt=40, user_sampled=4)
     past = from_past(Config(model_name="m", tasks_dir="."), work, {"r": [PastBatch(False, 2, 2, spent, 9.0)]})
-    assert past is not None and past.beside["user"] == (160, 16)
+    assert past is not None and past.beside("user") == (160, 16)
     pricing = Pricing(Price(0, 0, 0), beside={"user": Price(1e6, 1e6, 1e6)})
     assert past.usd(pricing) == 176
 
@@ -188,7 +188,7 @@ def test_a_user_is_in_the_bounds_and_in_what_earlier_batches_took() -> None:
 def test_without_limits_there_is_no_bound() -> None:
     config = Config(model_name="m", tasks_dir=".", max_turns=0, trial_timeout_sec=0)
     found = from_limits(config, RemainingWork(0, 2, 8, 0, 0))
-    assert found.prompt is found.sampled is found.wall_sec is found.tokens is None
+    assert found.prompt == found.sampled == found.wall_sec == found.tokens == math.inf
     assert found.usd(Pricing(Price(1, 1, 1))) is None and found.usd(Pricing(usd_per_hour=1.0)) is None
     talks = from_limits(config, RemainingWork(0, 2, 8, 0, 0, containers=False))
     assert talks.container_sec == 0 and talks.wall_sec == found.wall_sec

@@ -33,15 +33,15 @@ def test_other_end_of_text_also_stops() -> None:
 def test_answer_loses_special_tokens_thinking_and_nul() -> None:
     chat = chat_template()
     ids = chat.tokenizer.encode('<think>\nhm\n</think>\n\n{"a": 1}\0<|im_start|><|im_end|>')
-    assert chat.decode(ids) == '{"a": 1}'
+    assert chat.answer(ids).text == '{"a": 1}'
     assert chat.answer(ids).thinking == "hm"
 
 
 def test_bytes_that_are_no_text_become_replacement_characters() -> None:
     chat = chat_template()
     ids = chat.tokenizer.encode("é")[:1]
-    assert chat.decode(ids) == "\ufffd"
-    assert chat.decode([]) == ""
+    assert chat.answer(ids).text == "\ufffd"
+    assert chat.answer([]).text == ""
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_split_thinking(text: str, opened: bool, expected: str) -> None:
 def test_header_that_opens_thinking_is_noticed() -> None:
     template = CHATML.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")
     chat = ChatTemplate(byte_tokenizer(template))
-    assert chat.decode(chat.tokenizer.encode("reasons</think>\nanswer<|im_end|>")) == "answer"
+    assert chat.answer(chat.tokenizer.encode("reasons</think>\nanswer<|im_end|>")).text == "answer"
 
 
 def test_clean_text_keeps_pairs_and_replaces_halves() -> None:

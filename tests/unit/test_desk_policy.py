@@ -63,7 +63,7 @@ async def test_transcripts_are_cut_where_a_sampler_cuts(template: ChatTemplate) 
     opening = [{"role": "system", "content": desk.system_prompt}, {"role": "assistant", "content": GREETING}]
     assert parts[0] == template.first_prompt([*opening, user(said[0].text)], desk.schemas)
     assert parts[1] == template.completion(said[0].answered)
-    assert said[1].role == "tool" and parts[2] == template.join(parts[1], [result(said[1].text)], desk.schemas)
+    assert said[1].role == "tool" and parts[2] == template.joined(parts[1], [result(said[1].text)], desk.schemas).ids
 
 
 async def test_the_authors_right_answers_earn_1() -> None:

@@ -340,14 +340,12 @@ async def test_a_state_stays_until_its_evaluation_says_whether_it_is_among_the_b
     server = Server()
     run = made(tmp_path, server, save_every=1, eval_every=1, keep_checkpoints=1, max_steps=6)
     rewards = {3: 1.0}
-    evaluate = run.trainer._held_out.evaluate
 
-    async def scored(step: int, trials: Any, measure: Any) -> dict[str, float]:
-        return await evaluate(step, trials, measure) | {"eval/reward_mean": rewards.get(step, 0.0)}
+    def scored(groups_P: Any) -> dict[str, float]:
+        (trial, *_) = groups_P[0].trajectories_G
+        return {"eval/reward_mean": rewards.get(TrialName.parse(trial.trial_name).step, 0.0)}
 
-    object.__setattr__(run.trainer, "_held_out", SimpleNamespace(
-        tasks=run.trainer._held_out.tasks, due=run.trainer._held_out.due, evaluate=scored
-    ))  # fmt: skip
+    object.__setattr__(run.trainer._breakdown, "evaluation", scored)
     await run.trainer.run()
     assert [record["step"] for record in read_lines(run.directory.checkpoints)] == [3, 6]
 

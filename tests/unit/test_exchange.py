@@ -48,7 +48,7 @@ async def test_every_prompt_is_what_was_held_and_sampled_and_the_rendered_rest(n
         if number:
             held_T = client.requests[-2].prompt_T + list(exchange.turns[-2].completion_tokens_T)
             assert prompt_T[: len(held_T)] == held_T
-            rest_T = chat.join(exchange.turns[-2].completion_tokens_T, messages[-len(news[number - 1]) :], TOOLS)
+            rest_T = chat.joined(exchange.turns[-2].completion_tokens_T, messages[-len(news[number - 1]) :], TOOLS).ids
             assert prompt_T[len(held_T) :] == rest_T
         whole = chat.tokenizer.decode(chat.first_prompt(messages, TOOLS))
         assert chat.tokenizer.decode(prompt_T).replace(EMPTY_THOUGHT, "") == whole.replace(EMPTY_THOUGHT, "")

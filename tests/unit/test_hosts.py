@@ -24,8 +24,8 @@ async def test_a_trial_comes_back_with_its_folder_and_is_counted_here(tmp_path: 
         assert trajectory.reward == 1.0 and [turn.weights_version for turn in trajectory.turns] == [7, 7, 7]
         assert trajectory.trial_dir == str(tmp_path / "trials" / "s000000-p00-g00")
         assert (Path(trajectory.trial_dir) / "result.json").read_text() == "{}"
-        assert rig.sampler.counters["requests"] == 3 and rig.sampler.counters["sampled_tokens"] == 6
-        assert rig.sampler.in_flight_seconds > 0.0
+        assert rig.sampler.totals["requests"] == 3 and rig.sampler.totals["sampled_tokens"] == 6
+        assert rig.sampler.totals["in_flight_seconds"] > 0.0
         assert rig.hosts[0].outages == 0
 
 

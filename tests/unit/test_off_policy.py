@@ -158,11 +158,11 @@ async def test_a_running_trial_takes_the_weights_published_last() -> None:
         sampler.publish(ScriptedClient(lambda _: response([version]), chat_template()), version)
 
     publish(1)
-    with sampler.of_trial(Path("t")) as switches:
-        for version in (2, 3):
-            publish(version)
-            sample = await ask(switches)
-            assert (sample.version, sample.tokens_T) == (version, (version,))
+    switches = sampler.of_trial(Path("t"))
+    for version in (2, 3):
+        publish(version)
+        sample = await ask(switches)
+        assert (sample.version, sample.tokens_T) == (version, (version,))
     assert sampler.versions_in_use == set()
     sampler.relabel(4)
     assert (await ask(sampler)).version == 4

@@ -130,9 +130,9 @@ async def test_a_replay_rebuilds_each_step(tmp_path: Path, policy: type[SlowPoli
     for step, record in journal.records.items():
         too_far = record.get("too_far", ())
         assert (policy is DriftingPolicy) == bool(too_far) or not record["trials"]
-        again = rebuild(journal.groups(step), journal.config(step), step, too_far)
-        assert same_as_recorded(again, record) == ""
-        assert {*again.batch.left_out.values()} <= {CONSTANT}
+        batch, parts = rebuild(journal.groups(step), journal.config(step), step, too_far)
+        assert same_as_recorded(batch, parts, record) == ""
+        assert {*batch.left_out.values()} <= {CONSTANT}
 
 
 def test_tasks_beyond_the_last_batch_follow_in_the_same_order() -> None:

@@ -44,7 +44,7 @@ async def test_drain_waits_for_requests_of_cancelled_callers() -> None:
     assert len(sampler._in_flight) == 1 and not draining.done()
     gate.set()
     await draining
-    assert len(sampler._in_flight) == 0 and sampler.counters["requests"] == 1
+    assert len(sampler._in_flight) == 0 and sampler.totals["requests"] == 1
 
 
 async def test_at_the_end_of_a_run_nobody_waits_for_a_server_that_hangs() -> None:
@@ -68,7 +68,7 @@ async def test_passing_faults_are_tried_again() -> None:
 
     client = publish(sampler, answer)
     assert (await ask(sampler)).tokens_T == (5,)
-    assert len(client.requests) == 3 and sampler.counters["retries"] == 2 and sampler.counters["faults"] == 0
+    assert len(client.requests) == 3 and sampler.totals["retries"] == 2 and sampler.totals["faults"] == 0
 
 
 async def test_lasting_faults_are_sampling_errors_in_one_line() -> None:
@@ -130,4 +130,4 @@ async def test_a_busy_server_with_few_requests_is_not_the_limit() -> None:
     usage.sampled([TrajectoryGroup("t", (trial,), ())])
     busy = usage.metrics["util/sampler_busy"]
     assert 0 < busy < 1 and 6 < usage.metrics["util/requests_in_flight"] / busy < 12
-    assert usage.metrics["util/agents_at_work"] == pytest.approx(190.0 * busy / sampler.busy_seconds)
+    assert usage.metrics["util/agents_at_work"] == pytest.approx(190.0 * busy / sampler.totals["busy_seconds"])

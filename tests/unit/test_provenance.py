@@ -16,7 +16,7 @@ from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.provenance import MOST, NEWEST, RARE, Provenance
 from harbortrainer.run.trajectories import read_trajectory, write_trajectory
 from harbortrainer.venues.harbor.depends import MOST as MOST_OF_TRIAL
-from harbortrainer.venues.harbor.depends import Depends, read, write
+from harbortrainer.venues.harbor.depends import Depends, read_names, write
 from tests.support import recorded_run
 from tests.support.made_run import MadeRun
 from tests.support.report_walk import Walk
@@ -40,16 +40,16 @@ def kept(path: Path, *trials: Trajectory) -> Ledger:
 
 
 def test_the_file_of_a_trial_has_both_kinds_sorted_cut_and_counted(tmp_path: Path) -> None:
-    assert read(tmp_path) is None
+    assert read_names(tmp_path) is None
     paths = [f"/app/{number:03}" for number in reversed(range(MOST_OF_TRIAL + 5))]
     depends = Depends.of(paths, ["tcp 8080 nginx", "process sleep", "tcp 8080 nginx"], watched=True)
     write(tmp_path, depends)
-    assert read(tmp_path) == depends
     found = json.loads((tmp_path / "depends.json").read_text())
     assert found["files"] == sorted(paths)[:MOST_OF_TRIAL] and found["services"] == ["process sleep", "tcp 8080 nginx"]
     assert (found["number"], found["watched"]) == (MOST_OF_TRIAL + 7, True)
-    assert depends.names == (*found["files"], *found["services"])
-    assert replace(depends, watched=False).names is None
+    assert read_names(tmp_path) == (*found["files"], *found["services"])
+    write(tmp_path, replace(depends, watched=False))
+    assert read_names(tmp_path) is None
 
 
 def test_a_trajectory_keeps_what_its_reward_came_from(tmp_path: Path) -> None:

@@ -116,12 +116,12 @@ def gone(fake: Any) -> None:
 
 async def test_a_lost_teacher_is_an_error_and_a_lost_start_ends_only_its_metric(fake, log, caplog):
     lost_later = await open_references(backend(fake), log, [CONFIG], STATE, {})
-    assert (await lost_later.compare(0, [sequence()], CONFIG)).metrics.keys() == {"kl/start"}
+    assert (await lost_later.compare(0, [sequence()], CONFIG))[1].keys() == {"kl/start"}
     gone(fake)
     lost_later._start._session = None  # type: ignore[union-attr]  # as after a lost server
     for opened in (lost_later, await open_references(backend(fake), log, [CONFIG], STATE, {})):
-        compared = await opened.compare(0, [sequence()], CONFIG)
-        assert compared.metrics == {} and not compared.scored
+        _, metrics, scored = await opened.compare(0, [sequence()], CONFIG)
+        assert metrics == {} and not scored
     assert caplog.text.count("kl/start: kl_reference=runs/a@3: ") == 2 == caplog.text.count("not measured any more")
     penalised = CONFIG.__class__(model_name="m", tasks_dir="d", kl_penalty_coef=1.0, kl_reference="runs/a@3")
     with pytest.raises(WeightsGone, match=r"kl_reference=runs/a@3: .*give a state that this server has"):

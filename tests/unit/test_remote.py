@@ -45,10 +45,10 @@ def remote(server: ChatServer, folder: Path, template: ChatTemplate, **fields: A
 
 def llm_of(policy: RemotePolicy, **options: Any) -> tuple[TinkerLLM, PolicySampler]:
     sampler = PolicySampler(request_timeout_sec=options.pop("timeout", 30.0))
-    sampler.publish_speaking(policy, 0)
+    sampler.publish(policy, 0)
     settings: dict[str, Any] = {"max_tokens": 64, "temperature": 0.7, "context_limit": 4000}
-    with sampler.of_trial("task") as own:
-        return TinkerLLM(own, policy.template, **settings | options), sampler
+    own = sampler.of_trial("task")
+    return TinkerLLM(own, policy.template, **settings | options), sampler
 
 
 @asynccontextmanager
@@ -140,11 +140,11 @@ async def test_its_calls_are_kept_in_the_form_of_the_template(tmp_path: Path, fa
     async with chat_server([calls(("look", {"at": "a b"}), text="first"), says("done")]) as server:
         policy = remote(server, tmp_path, template)
         sampler = PolicySampler()
-        sampler.publish_speaking(policy, 0)
-        with sampler.of_trial("task") as own:
-            talk = Conversation(own, template, max_tokens=64, temperature=1.0, context_limit=4000, tools=[TOOL])
-            answer = await talk.ask([user("go")])
-            assert (await talk.ask([result("seen")])).text == "done"
+        sampler.publish(policy, 0)
+        own = sampler.of_trial("task")
+        talk = Conversation(own, template, max_tokens=64, temperature=1.0, context_limit=4000, tools=[TOOL])
+        answer = await talk.ask([user("go")])
+        assert (await talk.ask([result("seen")])).text == "done"
         await sampler.abandon()
         await policy.aclose()
     assert [(call.name, call.arguments) for call in answer.calls] == [("look", {"at": "a b"})]
@@ -161,15 +161,15 @@ async def test_an_agent_in_a_container_asks_it_through_the_runs_api(tmp_path: Pa
     async with chat_server([calls(("look", {"at": "x"})), says("done")]) as server:
         policy = remote(server, tmp_path, template)
         sampler = PolicySampler()
-        sampler.publish_speaking(policy, 0)
-        with sampler.of_trial("task") as own:
-            talk = Conversation(own, template, max_tokens=64, temperature=1.0, context_limit=4000)
-            exchange = Exchange(talk, Prompts(template))
-            asked = [{"role": "system", "content": "s"}, user("go")]
-            first = await exchange.say(asked, [TOOL])
-            called = {"type": "function", "function": {"name": "look", "arguments": {"at": "x"}}}
-            asked += [{"role": "assistant", "content": "", "tool_calls": [called]}, result("seen")]
-            assert (await exchange.say(asked, [TOOL])).text == "done"
+        sampler.publish(policy, 0)
+        own = sampler.of_trial("task")
+        talk = Conversation(own, template, max_tokens=64, temperature=1.0, context_limit=4000)
+        exchange = Exchange(talk, Prompts(template))
+        asked = [{"role": "system", "content": "s"}, user("go")]
+        first = await exchange.say(asked, [TOOL])
+        called = {"type": "function", "function": {"name": "look", "arguments": {"at": "x"}}}
+        asked += [{"role": "assistant", "content": "", "tool_calls": [called]}, result("seen")]
+        assert (await exchange.say(asked, [TOOL])).text == "done"
         await sampler.abandon()
         await policy.aclose()
     assert [(call.name, json.loads(call.arguments)) for call in first.calls] == [("look", {"at": "x"})]

@@ -81,7 +81,7 @@ def rebuilt(run: Run) -> list[tuple[Any, ...]]:
     journal = Journal(run.directory)
     parts = []
     for step in journal.records:
-        parts += rebuild(journal.groups(step), journal.config(step), step).parts
+        parts += rebuild(journal.groups(step), journal.config(step), step)[1]
     return [bits(as_targets(part, None)) for part in parts]
 
 

@@ -143,7 +143,7 @@ def test_completions_are_what_a_policy_samples(template: str) -> None:
     chat = chat_template(template)
     text = typed_answers("echo '<|im_end|> é' '<|eot_id|>'\n")[0]
     ids = chat.completion(text)
-    assert chat.decode(ids) == text
+    assert chat.answer(ids).text == text
     assert ids[-1] == chat.turn_end and chat.turn_end not in ids[:-1]
     assert chat.answer(ids).thinking == ""
 

@@ -231,7 +231,7 @@ async def test_a_tasks_own_history_opens_the_first_prompt(task: Task, tmp_path: 
     trajectory = await talked(["Done."], tmp_path, task, new_user=Says("hello", "###STOP###"))
     assert trajectory.outcome is Outcome.COMPLETED and trajectory.reward in (0.0, 1.0)
     kept = stored(tmp_path)["messages"]
-    assert all(message["content"] in CHAT.decode(trajectory.turns[0].new_tokens_T) for message in kept[:1])
+    assert all(message["content"] in CHAT.answer(trajectory.turns[0].new_tokens_T).text for message in kept[:1])
 
 
 def test_what_cannot_run_is_refused_before_anything_is_spent() -> None:

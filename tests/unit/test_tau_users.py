@@ -45,7 +45,7 @@ async def test_a_users_calls_act_on_its_own_phone_and_the_policy_does_not_see_th
     assert results[0]["role"] == "tool" and "Status Bar" in results[0]["content"]
     kept = [message for message in stored(tmp_path)["messages"] if message["role"] == "tool"]
     assert [message["requestor"] for message in kept] == ["user", "user"]
-    seen = CHAT.decode(trajectory.turns[1].new_tokens_T)
+    seen = CHAT.answer(trajectory.turns[1].new_tokens_T).text
     assert "I looked." in seen and results[0]["content"] not in seen and "toggle_airplane" not in seen
 
 
@@ -53,7 +53,7 @@ async def test_a_text_beside_calls_is_not_shown_and_ends_nothing(tmp_path: Path)
     user = [says("It fails."), calls(LOOK, text="###STOP### secret"), says("I looked."), says("###STOP###")]
     trajectory, _ = await talked(tmp_path, ["Look.", "Bye."], user)
     assert (trajectory.outcome, len(trajectory.turns)) == (Outcome.COMPLETED, 2)
-    assert "secret" not in CHAT.decode(trajectory.turns[1].new_tokens_T)
+    assert "secret" not in CHAT.answer(trajectory.turns[1].new_tokens_T).text
 
 
 UNREADABLE = [("check_status_bar", "{"), ("check_status_bar", "[1]"), ("", {}), ("set_network_mode_preference", "")]

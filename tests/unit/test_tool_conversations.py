@@ -114,7 +114,7 @@ def test_a_suffix_is_what_the_template_renders_behind_an_answer(name: str, shape
     assert chat.turn_end is not None
     ended = [] if shape == "truncated" else [chat.turn_end]
     answer = chat.tokenizer.encode("the answer", add_special_tokens=False)
-    joined = chat.join([*answer, *ended], new, TOOLS)
+    joined = chat.joined([*answer, *ended], new, TOOLS).ids
     whole = chat.first_prompt([user("q"), {"role": "assistant", "content": "the answer"}, *new], TOOLS)
     assert [*ended, *joined] == whole[-len([*ended, *joined]) :]
     assert chat.tokenizer.decode(whole[: -len([*ended, *joined])]).endswith("the answer")
@@ -280,4 +280,4 @@ async def test_limits_and_metrics_of_a_conversation() -> None:
 async def test_a_conversation_without_tools_reads_no_calls() -> None:
     conversation, _ = talk(chat_template(CHATML, enable_thinking=True), ["<think>\nhm\n</think>\n\nyes"], tools=[])
     assert conversation.stats == dict.fromkeys(("parse_failures", "special_strings", "own_cpu_seconds"), 0.0)
-    assert conversation.lost() == 0 and await conversation.ask(OPENING) == Answer("yes", "hm")
+    assert conversation.lost() == 0 and await conversation.ask(OPENING) == Answer("yes", thinking="hm")

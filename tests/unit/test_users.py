@@ -212,7 +212,7 @@ async def test_the_base_model_plays_a_user_in_its_own_template() -> None:
     assert [request.prompt_T for request in client.requests] == [chat.first_prompt(MESSAGES), chat.first_prompt(more)]
     assert {(request.temperature, request.max_tokens, request.seed) for request in client.requests} == {(0.0, 1024, 7)}
     assert user.stats["user_prompt_tokens"] == sum(len(request.prompt_T) for request in client.requests)
-    assert policy.counters["requests"] == 0, "the policy's own counters are of the policy"
+    assert policy.totals["requests"] == 0, "the policy's own counters are of the policy"
     other, asked, _ = base_users(["x"], temperature=0.5, max_tokens=32)
     await other.of_trial(1).reply(MESSAGES)
     assert (asked.requests[0].temperature, asked.requests[0].max_tokens) == (0.5, 32)

@@ -208,12 +208,11 @@ def check_model(config: RunSettings, served: dict[str, int | None]) -> None:
 def warn_about_model(config: RunSettings, kind: ServerKind, model: BaseModel) -> None:
     """Warn about a model that the server may not support."""
     name = config.model_name
-    if kind.architectures is not None:
-        known = not kind.architectures.isdisjoint(model.architectures)
-        if not (known if model.architectures else any(family in name.lower() for family in kind.families)):
-            _log.warning(
-                "model_name=%s: %s has the Qwen3, Llama 3 and DeepSeek-V3 families; if it does not train this one, "
-                "use such a model or backend=tinker",
-                name,
-                kind.name,
-            )
+    known = not (kind.architectures or set()).isdisjoint(model.architectures)
+    if not (known if model.architectures else any(family in name.lower() for family in kind.families)):
+        _log.warning(
+            "model_name=%s: %s has the Qwen3, Llama 3 and DeepSeek-V3 families; if it does not train this one, "
+            "use such a model or backend=tinker",
+            name,
+            kind.name,
+        )

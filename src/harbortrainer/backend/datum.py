@@ -41,7 +41,9 @@ def build_datums(
             )
     if loss_fn == CROSS_ENTROPY:
         return [_weighted(sequence) for sequence in sequences_D]
-    return [_datum(s, _compensation(s, len(sequences_D), contract), contract) for s in sequences_D]
+    # policy losses are linear in advantages: scaled so, an averaging server's gradient is the sum's
+    averages, n = contract.reduction == "example_mean", len(sequences_D)
+    return [_datum(s, float(s.mask_T.sum()) * n if averages else 1.0, contract) for s in sequences_D]
 
 
 def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int) -> None:
@@ -66,11 +68,6 @@ def check_sequence(sequence: TrainingSequence, index: int, vocab_size: int) -> N
         raise ValueError(f"{where}: a logprob of {highest} is above 0")
     if sequence.advantages_T[~(sequence.mask_T | observed_T)].any():
         raise ValueError(f"{where}: advantage on a token that was neither sampled nor observed")
-
-
-def _compensation(sequence: TrainingSequence, n_datums: int, contract: Contract) -> float:
-    """Factor for advantages, in which policy losses are linear, so that an averaging server's gradient is the sum's."""
-    return float(sequence.mask_T.sum()) * n_datums if contract.reduction == "example_mean" else 1.0
 
 
 def _datum(sequence: TrainingSequence, scale: float, contract: Contract) -> tinker.Datum:

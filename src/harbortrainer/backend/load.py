@@ -15,13 +15,8 @@ POLL_SEC = 2.0
 SAY_AFTER_SEC, SAY_AGAIN_SEC = 3.0, 15.0
 
 
-async def read_load(url: str) -> Load:
-    """`load` of healthz: counters from the server's start. {} for a server that reports none or is down."""
-    return await look(url) or {}
-
-
 async def look(url: str) -> Load | None:
-    """Read as `read_load` does; None = the server is down."""
+    """`load` of healthz: counters from the server's start. {} for a server that reports none, None = it is down."""
     try:
         async with http_client(HEALTH_LIMIT_SEC) as http:
             answer = await http.get(f"{url}/api/v1/healthz")
@@ -43,11 +38,11 @@ async def look_on(url: str, silences: Silences) -> NoReturn:
         await asyncio.sleep(POLL_SEC)
 
 
-async def say_what_compiles(read: Callable[[], Awaitable[Load]], say: Callable[[str], None]) -> NoReturn:
+async def say_what_compiles(read: Callable[[], Awaitable[Load | None]], say: Callable[[str], None]) -> NoReturn:
     """Get an end for `run_until` that never ends: a line while the server compiles, once it has for SAY_AFTER_SEC."""
     due = SAY_AFTER_SEC  # seconds of a compilation after which the next line is due
     while True:
-        load = await read()
+        load = await read() or {}
         seconds = float(load.get("compiling_seconds", 0.0))
         if seconds < due - SAY_AGAIN_SEC or not seconds:
             due = SAY_AFTER_SEC  # it is another one

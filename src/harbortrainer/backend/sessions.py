@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -79,6 +79,17 @@ async def open_session(rest: tinker.RestClient, url: str, key: str, say: Callabl
         say(f"ended {n_ended} sessions at {url} whose processes were killed: their adapter slots are free")
     service = await awaited(f"opening a session at {url}", in_daemon_thread(new_service, url, key), CALL_LIMIT_SEC)
     return Session(service, rest, url, key)
+
+
+@contextlib.asynccontextmanager
+async def opened(opening: Awaitable[Session]) -> AsyncIterator[Session]:
+    """Yield a session, which ends with the block and frees its adapters."""
+    session, done = await opening, False
+    try:
+        yield session
+        done = True
+    finally:
+        await end_session(session.service, done=done)
 
 
 async def end_session(service: tinker.ServiceClient, *, done: bool) -> None:

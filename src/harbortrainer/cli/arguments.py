@@ -1,6 +1,5 @@
 """Turns `name=value` words into settings, and checks a Config; an error is one line with field, value and fix."""
 
-import difflib
 import math
 import os
 import re
@@ -26,6 +25,7 @@ from harbortrainer.learning.treatment import outcome_problems
 from harbortrainer.model_file import BASE, SCRIPTED, ModelFile, Role, model_of
 from harbortrainer.plugins import Group, known, unknown
 from harbortrainer.setting import FORMER, changed, problems, settings
+from harbortrainer.text import meant
 
 
 def read_arguments[T](
@@ -114,9 +114,7 @@ def _unknown_field(message: str, fields: Sequence[str]) -> str:
     name = match.group(1) if match else "?"
     if name in FORMER:
         return _former(name)
-    near = difflib.get_close_matches(name, fields, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else "see --help for the fields"
-    return f"{name}: no such field; {hint}"
+    return f"{name}: no such field; {meant(name, fields) or 'see --help for the fields'}"
 
 
 def _former(name: str) -> str:
@@ -146,18 +144,9 @@ _TYPES = {
 
 def validate(config: Config) -> None:
     """Raise one UserError with a line for each problem: field, value, fix."""
-    found = [
-        *problems(config),
-        *outcome_problems(config.outcome_policy),
-        *_parts(config),
-        *_agent(config),
-        *_learning(config),
-        *_hosts(config),
-        *_evaluation(config),
-        *_models(config),
-        *run_problems(config),
-    ]
-    refuse(found)
+    between = (_parts, _agent, _learning, _hosts, _evaluation, _models, run_problems)
+    own = [*problems(config), *outcome_problems(config.outcome_policy)]
+    refuse([*own, *(line for find in between for line in find(config))])
 
 
 def _parts(config: Config) -> Iterator[str]:

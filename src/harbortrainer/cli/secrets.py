@@ -30,7 +30,11 @@ def secret_problems(config: RunSettings) -> Iterator[str]:
         url = getattr(config, name, None)
         if url is not None and (found := _in_url(url)):
             yield f"{name}: holds {found}, and settings are stored in the run's files; put it into {place}"
-    yield from _in_models(config)
+    roles: tuple[Role, ...] = ("user", "judge")
+    for role in roles:
+        with contextlib.suppress(UserError):  # told by `validate`
+            if (model := model_of(role, getattr(config, role, None))) is not None:
+                yield from secrets_of(role, model)
     if any(_in_git(source) for source in (getattr(config, "tasks_dir", "") or "").split(",")):
         yield (
             "tasks_dir: holds a password or token before a host, and settings are stored in the run's files; give it "
@@ -41,15 +45,6 @@ def secret_problems(config: RunSettings) -> Iterator[str]:
             continue
         for key in _in_mapping(getattr(config, name, {})):
             yield f"{name}.{key}: holds a secret, and settings are stored in the run's files; put it into {place}"
-
-
-def _in_models(config: RunSettings) -> Iterator[str]:
-    """Secrets in the files of simulated user and judge."""
-    roles: tuple[Role, ...] = ("user", "judge")
-    for role in roles:
-        with contextlib.suppress(UserError):  # told by `validate`
-            if (model := model_of(role, getattr(config, role, None))) is not None:
-                yield from secrets_of(role, model)
 
 
 def secrets_of(role: Role, model: ModelFile) -> Iterator[str]:
@@ -68,7 +63,8 @@ def _in_url(url: str) -> str:
         return ""
     if "@" in parts.netloc:
         return "a name or password before its host"
-    return next((f"a secret as {name}" for name, _ in parse_qsl(parts.query) if _in_query(name)), "")
+    named = ((name, _plain(name)) for name, _ in parse_qsl(parts.query))
+    return next((f"a secret as {n}" for n, plain in named if plain in _SECRET_IN_QUERY or plain.endswith(_SECRET)), "")
 
 
 def _in_git(source: str) -> bool:
@@ -89,10 +85,6 @@ def _in_mapping(values: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{name}.{key}" for key in _in_mapping(value))
         elif isinstance(value, str) and _plain(str(name)).endswith(_SECRET):
             yield str(name)
-
-
-def _in_query(name: str) -> bool:
-    return _plain(name) in _SECRET_IN_QUERY or _plain(name).endswith(_SECRET)
 
 
 def _plain(name: str) -> str:

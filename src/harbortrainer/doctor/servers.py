@@ -14,7 +14,7 @@ from harbortrainer.backend.contract import CALL_LIMIT_SEC, kind_of
 from harbortrainer.backend.failing import first_contact
 from harbortrainer.backend.faults import awaited
 from harbortrainer.backend.health import check_health
-from harbortrainer.backend.sessions import Session, api_key, end_session, open_rest, open_session
+from harbortrainer.backend.sessions import Session, api_key, open_rest, open_session, opened
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config, ServerSettings
 from harbortrainer.doctor.arguments import ServerArgs
@@ -64,9 +64,5 @@ async def _opened(config: Config, url: str, key: str) -> AsyncIterator[tuple[Ses
         raise UserError("model_name: the server names no model; give model_name=NAME")
     if served and model not in served:
         raise UserError(f"model_name={model}: the server serves {', '.join(sorted(served)[:8])}; choose one of them")
-    session, done = await open_session(rest, url, key, log.warning), False
-    try:
+    async with opened(open_session(rest, url, key, log.warning)) as session:
         yield session, model
-        done = True
-    finally:
-        await end_session(session.service, done=done)

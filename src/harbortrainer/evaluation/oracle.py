@@ -50,7 +50,7 @@ def find_scripts(task: Path) -> list[str]:
 def _typed(scripts: Sequence[str], config: Config, template: ChatTemplate) -> _Typed:
     def encoded(answer: str) -> list[int]:
         completion = template.completion(answer)
-        if template.decode(completion) == answer:
+        if template.answer(completion).text == answer:
             return completion
         return template.completion(json.dumps(json.loads(answer)))  # this tokenizer alters letters beyond ASCII
 
@@ -90,16 +90,15 @@ def _leave_out(names: Sequence[str] | Mapping[str, int]) -> str:
 
 def _notes(tasks: Sequence[Task]) -> Iterator[str]:
     """A line on solutions that need more than their script."""
-    more = [task.name for task in tasks if _needs_more(folder_of(task))]
-    if more:
+
+    def needs_more(task: Path) -> bool:
+        files = (file for name in (FOLDER, f"steps/*/{FOLDER}") for file in task.glob(f"{name}/**/*"))
+        own = any(file.is_file() and file.name != SCRIPT for file in files)
+        return own or bool(read_settings(task).get("solution", {}).get("env"))
+
+    if more := [task.name for task in tasks if needs_more(folder_of(task))]:
         names = ", ".join(more[:SHOWN]) + (", …" if len(more) > SHOWN else "")
         yield (
             f"oracle: the solutions of {len(more)} tasks have more files or an environment, which a policy does not "
             f"have; their trials may earn 0: {names}"
         )
-
-
-def _needs_more(task: Path) -> bool:
-    folders = [task / FOLDER, *task.glob(f"steps/*/{FOLDER}")]
-    files = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.name != SCRIPT]
-    return bool(files or read_settings(task).get("solution", {}).get("env"))

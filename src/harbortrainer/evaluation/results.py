@@ -1,8 +1,8 @@
 """Results of an evaluation: each policy's numbers as a whole, by set, domain and task, and their tables. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,36 +12,13 @@ from harbortrainer.cli.output import wide_console
 from harbortrainer.evaluation.arguments import EvalArgs
 from harbortrainer.evaluation.policies import Subject
 from harbortrainer.learning.trajectory import TrajectoryGroup
-from harbortrainer.stats import Estimate, compare, estimate_pass_at_k, estimate_reward, task_pass_at_k
+from harbortrainer.stats import Estimate, compare, estimate_pass_at_k, estimate_reward, mean, task_pass_at_k
 from harbortrainer.tasks.task import Task
 
 Value = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """One task under one policy.
-
-    `rewards_G`: of the graded trials; `ungraded`: trials that faults left ungraded.
-    """
-
-    task: Task
-    rewards_G: tuple[float, ...]
-    ungraded: int
-    outcomes: Mapping[str, int]
-
-
-def task_results(tasks_P: Sequence[Task], groups_P: Sequence[TrajectoryGroup]) -> list[TaskResult]:
-    """Return one result a task, in order."""
-    return [
-        TaskResult(
-            task,
-            group.rewards_G,
-            len(group.lost),
-            Counter(t.outcome.value for t in (*group.trajectories_G, *group.lost)),
-        )
-        for task, group in zip(tasks_P, groups_P, strict=True)
-    ]
+TaskResult = tuple[Task, TrajectoryGroup]  # a task's trials by one policy; `lost`: those that faults left ungraded
 
 
 def report_json(
@@ -62,10 +39,9 @@ def report_json(
 
 
 def _policy(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
-    outcomes = sum((Counter(result.outcomes) for result in results_P), Counter[str]())
     return {
         **_summary(results_P, args),
-        "outcomes": dict(sorted(outcomes.items())),
+        "outcomes": _outcomes(group for _, group in results_P),
         **_clean(results_P, args),
         "sets": _parts(results_P, lambda task: task.source, args),
         "domains": _parts(results_P, lambda task: task.domain, args),
@@ -75,15 +51,15 @@ def _policy(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
 
 def _clean(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
     """A summary of test tasks of a data set that none of its training tasks is related to; {} without such a set."""
-    if not any(result.task.clean is not None for result in results_P):
+    if not any(task.clean is not None for task, _ in results_P):
         return {}
-    return {"clean": _summary([result for result in results_P if result.task.clean], args)}
+    return {"clean": _summary([result for result in results_P if result[0].clean], args)}
 
 
 def _parts(results_P: Sequence[TaskResult], key: Callable[[Task], str], args: EvalArgs) -> Value:
     """Summaries of the tasks with the same key, by name."""
-    names = sorted({key(result.task) for result in results_P})
-    return {name: _summary([r for r in results_P if key(r.task) == name], args) for name in names}
+    names = sorted({key(task) for task, _ in results_P})
+    return {name: _summary([r for r in results_P if key(r[0]) == name], args) for name in names}
 
 
 def _summary(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
@@ -91,11 +67,11 @@ def _summary(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
 
     The intervals cover every reward that the ungraded trials could have earned.
     """
-    rewards_P, ungraded_P = [result.rewards_G for result in results_P], [result.ungraded for result in results_P]
+    rewards_P, ungraded_P = [group.rewards_G for _, group in results_P], [len(group.lost) for _, group in results_P]
     ungraded = sum(ungraded_P)
     passes = {str(k): estimate_pass_at_k(rewards_P, k, args.pass_reward, ungraded_P) for k in args.k}
     trials = sum(map(len, rewards_P)) + ungraded
-    floors = [result.task.floor for result in results_P if result.task.floor is not None]
+    floors = [task.floor for task, _ in results_P if task.floor is not None]
     return {
         **({"floor": float(np.mean(floors))} if floors else {}),  # the mean reward of doing nothing
         "tasks": len(results_P),
@@ -109,21 +85,27 @@ def _summary(results_P: Sequence[TaskResult], args: EvalArgs) -> Value:
 
 
 def _task(result: TaskResult, args: EvalArgs) -> Value:
+    (task, group), rewards_G = result, result[1].rewards_G
     return {
-        "name": result.task.name,
-        "set": result.task.source,
-        "domain": result.task.domain,
-        "rewards": list(result.rewards_G),
-        "mean": float(np.mean(result.rewards_G)) if result.rewards_G else None,
-        "ungraded": result.ungraded,
-        "outcomes": dict(sorted(result.outcomes.items())),
-        "pass_at": {str(k): task_pass_at_k(result.rewards_G, k, args.pass_reward) for k in args.k},
+        "name": task.name,
+        "set": task.source,
+        "domain": task.domain,
+        "rewards": list(rewards_G),
+        "mean": mean(rewards_G),
+        "ungraded": len(group.lost),
+        "outcomes": _outcomes([group]),
+        "pass_at": {str(k): task_pass_at_k(rewards_G, k, args.pass_reward) for k in args.k},
     }
 
 
+def _outcomes(groups: Iterable[TrajectoryGroup]) -> dict[str, int]:
+    trials = (trial for group in groups for trial in (*group.trajectories_G, *group.lost))
+    return dict(sorted(Counter(trial.outcome.value for trial in trials).items()))
+
+
 def _comparison(subjects: Sequence[Subject], found: Sequence[Sequence[TaskResult]]) -> Value:
-    one, other = ({result.task.name: result.rewards_G for result in results_P} for results_P in found)
-    lost, lost_other = ({result.task.name: result.ungraded for result in results_P} for results_P in found)
+    one, other = ({task.name: group.rewards_G for task, group in results_P} for results_P in found)
+    lost, lost_other = ({task.name: len(group.lost) for task, group in results_P} for results_P in found)
     compared = compare(other, one, lost_other, lost)
     numbers = {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(compared).items()}
     numbers["tasks"] = numbers.pop("n_tasks")

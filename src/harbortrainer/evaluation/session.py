@@ -244,7 +244,7 @@ async def _run(
                 runner = Runner(plan, solutions, rollouts, run, wiring)
                 for number in range(len(plan.subjects)):
                     groups_P = await runner.groups(number)
-                    found.append(results.task_results(plan.tasks, groups_P))
+                    found.append([*zip(plan.tasks, groups_P, strict=True)])
                     conversations = Conversations(run, template)
                     await asyncio.to_thread(_keep_conversations, conversations, number, plan.tasks, groups_P)
             done = True
@@ -281,7 +281,7 @@ class Runner:
             return await self._with_endpoint(number, subject.endpoint)
         if self.wiring.backend is not None and not subject.is_oracle:
             return await self._with_server(number, self.wiring.backend)
-        self.wiring.sampler.publish_solutions(self.solutions, number)
+        self.wiring.sampler.publish(self.solutions, number)
         return await self._sample(number, self._done(number))
 
     async def _with_endpoint(self, number: int, about: dict[str, Any]) -> list[TrajectoryGroup]:
@@ -292,7 +292,7 @@ class Runner:
         remote, args = RemotePolicy(policy, self.wiring.template, spent), self.plan.args
         try:
             await remote.check()
-            self.wiring.sampler.publish_speaking(remote, number)
+            self.wiring.sampler.publish(remote, number)
             capped = until_spent(spent, args.max_usd, self.run.resume)
             return await run_until(self._sample(number, self._done(number)), capped)
         finally:

@@ -17,7 +17,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.tools import transcribed
 from harbortrainer.run.conversations import Conversations, Message, Transcriber, sampled_of
 from harbortrainer.run.directory import RunDirectory, base_model, open_run_directory
-from harbortrainer.run.trajectories import additions, read_trajectory
+from harbortrainer.run.trajectories import read_trajectory
 
 STYLES = {"user": "cyan", "assistant": "green"} | dict.fromkeys(("prompt", "system", "tools"), "magenta")
 STYLES |= {"tool": "dim", "the user's tool": "dim", "history": "yellow"}
@@ -87,7 +87,7 @@ def _print(trajectory: Trajectory, transcriber: Transcriber, console: Console) -
     reward = "no grade" if trajectory.reward is None else f"reward {trajectory.reward:g}"
     head = f"{trajectory.trial_name}  {trajectory.task_name}  {reward}  {trajectory.outcome.value}"
     console.rule(Text(harmless(f"{head}  {trajectory.detail}".rstrip())))
-    if added := additions(trajectory):
+    if added := trajectory.shaping:
         console.print(Text("shaping: " + ", ".join(f"{name} {value:g}" for name, value in added.items())))
     for message in transcriber.conversation(trajectory):
         _print_message(message, console)

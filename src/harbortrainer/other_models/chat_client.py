@@ -5,9 +5,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
@@ -29,11 +29,11 @@ class EndpointError(Exception):
 
 
 class Passing(EndpointError):
-    """Worth another attempt. `pause`: seconds that the endpoint asks for; `away`: it does not work at all."""
+    """Worth another attempt. `pause`: seconds that the endpoint asks for."""
 
-    def __init__(self, message: str, pause: float = 0.0, *, away: bool = True) -> None:
+    def __init__(self, message: str, pause: float = 0.0) -> None:
         super().__init__(message)
-        self.pause, self.away = pause, away
+        self.pause = pause
 
 
 class Garbage(EndpointError):
@@ -81,10 +81,7 @@ class Spoken:
     truncated: bool = False
 
 
-class OpenChatClient(Protocol):
-    """Makes an endpoint: `ChatClient` itself, or a test's."""
-
-    def __call__(self, place: ApiAddress, *, patience_sec: float) -> "ChatClient": ...
+type OpenChatClient = Callable[..., ChatClient]  # of an ApiAddress and patience_sec: `ChatClient` itself, or a test's
 
 
 class ChatClient:
@@ -211,7 +208,7 @@ class ChatClient:
             raise Passing(f"status {status}: {_words(response)}")
         self._answered()
         if status in _RETRIED:
-            raise Passing(f"status {status}: {_words(response)}", _seconds(response), away=False)
+            raise Passing(f"status {status}: {_words(response)}", _seconds(response))
         if status != 200:
             raise EndpointError(f"status {status}: {_words(response)}")
         try:

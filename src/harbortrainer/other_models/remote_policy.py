@@ -88,7 +88,7 @@ class RemotePolicy:
         self._endpoint = ChatClient(address(about), patience_sec=0.0, answer_sec=about.answer_sec, says=False)
         self.about, self.template, self.spent = about, template, spent
 
-    def of_trial(self) -> Speaker:
+    def of_trial(self, task: object) -> Speaker:
         return _Trial(self)
 
     async def check(self) -> None:
@@ -122,7 +122,7 @@ class RemotePolicy:
             if how.startswith(_FREE):
                 prompt = 0
             if isinstance(error, Garbage):
-                raise Passing(how, away=False) from error
+                raise Passing(how) from error
             raise
         finally:
             self.spent.note(how[:200], prompt, sampled)

@@ -213,6 +213,6 @@ class BaseUsers(Users):
             )
         except SamplingError as error:
             raise UserFault(f"user={BASE}: {error}") from error
-        text = self._template.decode(sample.tokens_T)
+        text = self._template.answer(sample.tokens_T).text
         parsed = parse(text, self._template.call_form, signatures(tools)) if tools else Parsed(text)
         return parsed, len(prompt_T), len(sample.tokens_T)

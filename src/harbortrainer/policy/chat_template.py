@@ -112,11 +112,11 @@ class ChatTemplate:
         """How answers call tools. Raises UserError when the template does not render tools or their results."""
         if self._hermes:
             return call_form_of_hermes(self._render, self._model)
-        return find_form(self._render, self._read_rendered, self._model)
 
-    def _read_rendered(self, text: str) -> str:
-        """Text of an answer that the template has rendered: its thinking is closed where a header opens it."""
-        return split_thinking(self._plain_text(self._encode(text)), opened=False).text
+        def read(text: str) -> str:  # its thinking is closed where a header opens it
+            return split_thinking(self._plain_text(self._encode(text)), opened=False).text
+
+        return find_form(self._render, read, self._model)
 
     def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Return the ids of `opening`."""
@@ -128,13 +128,14 @@ class ChatTemplate:
         `tools` are declared to the model. A greeting before the first user message goes into the system message where
         the template would not render it as an answer.
         """
-        if _greets(messages) and not takes_greeting(self._render, tools):
+        first = next((message["role"] for message in messages if message["role"] != "system"), "")
+        if first == ASSISTANT and not takes_greeting(self._render, tools):
             messages = _greeting_moved(messages)
         return self._prompt(self._render, messages, tools, answers=False)
 
-    def continuation(self, new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
+    def continuation(self, new: str | Sequence[Message]) -> list[int]:
         """Return the ids of `following`."""
-        return self.following(new, tools).ids
+        return self.following(new).ids
 
     def following(self, new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
         """Get ids from the end of an answer to the end of the next answer's header; the first ends the answer's turn.
@@ -162,15 +163,11 @@ class ChatTemplate:
         """Return the number of special strings in messages and declared tools, which are encoded as text."""
         return self._special.total([_clean(message) for message in messages], [_clean(tool) for tool in tools])
 
-    def join(self, completion_T: Sequence[int], new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """Return the ids of `joined`."""
-        return self.joined(completion_T, new, tools).ids
-
     def joined(self, completion_T: Sequence[int], new: str | Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
         """Return what follows this completion, without the turn's end if the completion ends with it."""
         prompt = self.following(new, tools)
         ended = self.turn_end is not None and bool(completion_T) and completion_T[-1] == self.turn_end
-        return prompt.without_first() if ended else prompt
+        return Prompt(prompt.ids[1:], prompt.roles[1:]) if ended else prompt
 
     def completion(self, text: str, thinking: str = "") -> list[int]:
         """Get ids that a policy would sample to answer with `text`; the last one ends the turn. Without thoughts in the
@@ -185,7 +182,7 @@ class ChatTemplate:
         if hidden is None:
             ids = self.tokenizer.encode(shown["content"], add_special_tokens=False, split_special_tokens=True)
         else:
-            ids = self._special.encode(shown["content"], hidden)
+            ids = self._special.with_offsets(self._special.named(shown["content"], hidden))[0]
         return [*closed, *ids, *self.stop_token_ids[:1]]
 
     @cached_property
@@ -201,10 +198,6 @@ class ChatTemplate:
     def _plain_text(self, tokens: Sequence[int]) -> str:
         kept = [token for token in tokens if token not in self._special_ids]
         return clean_text(self.tokenizer.decode(kept, clean_up_tokenization_spaces=False))
-
-    def decode(self, completion_T: Sequence[int]) -> str:
-        """Return the text of a completion for the agent's parser."""
-        return self.answer(completion_T).text
 
     @cached_property
     def _header_opens_thinking(self) -> bool:
@@ -222,11 +215,6 @@ class ChatTemplate:
     @property
     def _model(self) -> str:
         return str(self.tokenizer.name_or_path)
-
-    def _hidden(
-        self, messages: Sequence[Message], tools: Sequence[Tool]
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str] | None]:
-        return self._special.hide(list(map(_cleaned, messages)), [_clean(tool) for tool in tools])
 
     def _after_answer(self, new: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         """Rendered text after an answer, cut from a dummy conversation: templates treat the last answer specially.
@@ -265,7 +253,7 @@ class ChatTemplate:
         """Ids and roles of the messages as `render` writes them; `answers`: they follow an action."""
 
         def text_of(messages: Sequence[Message]) -> tuple[str, bool]:
-            shown, declared, hidden = self._hidden(messages, tools)
+            shown, declared, hidden = self._special.hide(list(map(_cleaned, messages)), list(map(_clean, tools)))
             text = render(shown, declared)
             return (text, False) if hidden is None else (self._special.named(text, hidden), True)
 
@@ -288,10 +276,6 @@ def _cleaned(message: Message) -> dict[str, Any]:
 def _clean(value: Any) -> Any:
     """A JSON value with clean strings."""
     return with_strings(value, clean_text)
-
-
-def _greets(messages: Sequence[Message]) -> bool:
-    return next((message["role"] for message in messages if message["role"] != "system"), "") == ASSISTANT
 
 
 def _greeting_moved(messages: Sequence[Message]) -> list[Message]:

@@ -12,7 +12,7 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.roles import Prompt, Written
 from harbortrainer.policy.sample import History
 from harbortrainer.policy.sampler import Sample, Sampler, SamplingError
-from harbortrainer.policy.tools import BARE, CallForm, Message, Signatures, Tool, ToolCall, parse, signatures
+from harbortrainer.policy.tools import BARE, CallForm, Message, Parsed, Signatures, Tool, parse, signatures
 
 SMALLEST_ANSWER = 16  # tokens; with less room than this the context counts as full
 
@@ -45,18 +45,10 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the policy answered. `text`: without its calls; the whole of it in `Turn.text`.
+class Answer(Parsed):
+    """What the policy answered, read; the whole of it is in `Turn.text`. `failure`: what a tool's result says of it."""
 
-    `failure`: why its calls cannot be read, as a result of a tool tells the policy; "" = they can. Then it has no
-    calls. `fallbacks`: how calls were read that are not in the template's form (`policy/tools.py`).
-    """
-
-    text: str
     thinking: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    failure: str = ""
-    fallbacks: tuple[str, ...] = ()
     truncated: bool = False  # stopped by max_tokens
 
     @property
@@ -265,10 +257,10 @@ class Conversation:
         """
         thinking = self.template.answer(turn.completion_tokens_T).thinking
         if form is None:
-            return Answer(turn.text, thinking, truncated=turn.truncated)
+            return Answer(turn.text, thinking=thinking, truncated=turn.truncated)
         parsed = parse(turn.text, form, known)
         self.parse_failures += bool(parsed.failure)
         self.tool_calls += len(parsed.calls)
         self.tool_fallbacks += len(parsed.fallbacks) - (bare := parsed.fallbacks.count(BARE))
         self.tool_bare += bare
-        return Answer(parsed.text, thinking, parsed.calls, parsed.failure, parsed.fallbacks, turn.truncated)
+        return Answer(parsed.text, parsed.calls, parsed.failure, parsed.fallbacks, thinking, turn.truncated)

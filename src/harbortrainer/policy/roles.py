@@ -43,9 +43,6 @@ class Prompt:
     ids: list[int] = field(default_factory=list)
     roles: bytes = b""
 
-    def without_first(self) -> "Prompt":
-        return Prompt(self.ids[1:], self.roles[1:])
-
 
 def written_by(
     text: str, messages: Sequence[Mapping[str, Any]], text_of: Callable[[list[dict[str, Any]]], str], answers: bool

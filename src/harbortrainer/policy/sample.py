@@ -58,9 +58,3 @@ class Speaker(Protocol):
         ...
 
     def lost(self, began: float) -> float: ...
-
-
-class Speaking(Protocol):
-    """A policy that is asked in messages."""
-
-    def of_trial(self) -> Speaker: ...

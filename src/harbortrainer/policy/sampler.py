@@ -8,16 +8,14 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NotRequired, Protocol, TypedDict, Unpack
+from typing import Any, NotRequired, Protocol, TypedDict, Unpack, runtime_checkable
 
 import httpx
 import tinker
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from harbortrainer.policy.sample import History, Sample, SamplingError, Speaker, Speaking, to_sample
+from harbortrainer.policy.sample import History, Sample, SamplingError, Speaker, to_sample
 from harbortrainer.policy.silence import Silences
-from harbortrainer.policy.solution import Solutions
 
 COUNTERS = ("requests", "prompt_tokens", "sampled_tokens", "truncated", "retries", "faults", "request_seconds")
 MOST_SAID = 1 << 20  # ids of an answer in messages, which its endpoint has limited
@@ -28,6 +26,15 @@ class SamplingClient(Protocol):
     """The part of `tinker.SamplingClient` that is used."""
 
     def sample(self, prompt: Any, num_samples: int, sampling_params: Any) -> Awaitable[Any]: ...
+
+
+@runtime_checkable
+class PerTrial(Protocol):
+    """A policy that answers each trial by a client of its own."""
+
+    def of_trial(self, task: Any) -> SamplingClient | Speaker:
+        """Return the client for a trial of the task with this `ref`."""
+        ...
 
 
 class Follower(Protocol):
@@ -98,9 +105,7 @@ class PolicySampler(Sampler):
         self._timeout = request_timeout_sec
         self._attempts = attempts
         self._longest_wait = longest_wait_sec
-        self._client: SamplingClient | None = None
-        self._solutions: Solutions | None = None
-        self._speaking: Speaking | None = None
+        self._source: SamplingClient | PerTrial | None = None
         self._in_flight: set[asyncio.Task[Sample]] = set()
         self._users: Counter[int] = Counter()  # requests in flight, and evaluations that keep their weights, by version
         self._busy_seconds = 0.0
@@ -114,8 +119,8 @@ class PolicySampler(Sampler):
     def follow(self, follower: Follower) -> None:
         """Publish to `follower` too, wait for its requests and count them."""
         self._follower = follower
-        if self._client is not None:
-            follower.published(self._client, self.version)
+        if self._source is not None:
+            follower.published(self._published(), self.version)
 
     def companion(self) -> PolicySampler:
         """Return a sampler of other weights with the same limits and counters of its own.
@@ -133,38 +138,23 @@ class PolicySampler(Sampler):
         self._companions.append(other)
         return other
 
-    def publish(self, client: SamplingClient, version: int) -> None:
-        """Sample from `client` from now on; every sample carries `version`."""
-        self._client, self._solutions, self._speaking, self.version = client, None, None, version
+    def publish(self, source: SamplingClient | PerTrial, version: int) -> None:
+        """Sample from `source` from now on; every sample carries `version`."""
+        self._source, self.version = source, version
         if self._follower is not None:
-            self._follower.published(client, version)
+            self._follower.published(self._published(), version)
 
     def withdraw(self) -> None:
         """Cancel all requests; none can be made until weights are published again."""
-        self._client = self._solutions = self._speaking = None
+        self._source = None
         for task in self._all_in_flight():
             task.cancel()
 
-    def publish_solutions(self, solutions: Solutions, version: int) -> None:
-        """Answer each trial from now on with its task's solution; every sample carries `version`."""
-        self._client, self._solutions, self._speaking, self.version = None, solutions, None, version
-
-    def publish_speaking(self, speaking: Speaking, version: int) -> None:
-        """Answer each trial from now on by a policy that is asked in messages."""
-        self._client, self._solutions, self._speaking, self.version = None, None, speaking, version
-
-    @contextlib.contextmanager
-    def of_trial(self, task: Path | str) -> Iterator[Sampler]:
-        """Yield what samples for the trial of the task with this `ref`: this sampler, or one of the solution."""
-        if self._solutions is not None:
-            own = PolicySampler()
-            own._counters = self._counters
-            own.publish(self._solutions.of_task(task), self.version)
-            yield own
-        elif self._speaking is not None:
-            yield _Spoken(self, self._speaking.of_trial())
-        else:
-            yield self
+    def of_trial(self, task: Any) -> Sampler:
+        """Return what samples for a trial of the task with this `ref`."""
+        if isinstance(self._source, PerTrial):
+            return _Held(self, self._source.of_trial(task), self.version)
+        return self
 
     @contextlib.contextmanager
     def pinned(self, client: SamplingClient, version: int) -> Iterator[Sampler]:
@@ -174,7 +164,7 @@ class PolicySampler(Sampler):
         """
         self._users[version] += 1
         try:
-            yield _Pinned(self, client, version)
+            yield _Held(self, client, version, self.powers_of_two)
         finally:
             self._users[version] -= 1
 
@@ -190,24 +180,10 @@ class PolicySampler(Sampler):
         return {version for version, users in self._users.items() if users}
 
     @property
-    def busy_seconds(self) -> float:
-        """Seconds so far during which at least one request was in flight."""
-        return self.totals[BUSY]
-
-    @property
-    def in_flight_seconds(self) -> float:
-        """Integral over time, in seconds, of the number of requests in flight."""
-        return self.totals[IN_FLIGHT]
-
-    @property
-    def counters(self) -> dict[str, float]:
-        """Totals so far, by the names in COUNTERS."""
-        totals = self.totals
-        return {name: totals[name] for name in COUNTERS}
-
-    @property
     def totals(self) -> dict[str, float]:
-        """`counters`, and the seconds BUSY and IN_FLIGHT; those of the follower are added."""
+        """Totals so far, those of the follower added: by the names in COUNTERS; BUSY, seconds with a request in flight;
+        IN_FLIGHT, the integral over time of the number of requests in flight.
+        """
         self._count()
         own = self._counters | {BUSY: self._busy_seconds, IN_FLIGHT: self._in_flight_seconds}
         followed = {} if self._follower is None else self._follower.totals
@@ -216,7 +192,7 @@ class PolicySampler(Sampler):
     @property
     def lost(self) -> bool:
         """Whether the server is known to have lost the weights that were published last."""
-        lost = getattr(self._client, "lost", None)
+        lost = getattr(self._source, "lost", None)
         return lost is not None and lost.is_set()
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
@@ -324,9 +300,9 @@ class PolicySampler(Sampler):
         raise AssertionError("tenacity ends with a result or an error")
 
     def _published(self) -> SamplingClient:
-        if self._client is None:
+        if self._source is None or isinstance(self._source, PerTrial):
             raise RuntimeError("no sampling client was published")
-        return self._client
+        return self._source
 
     def _count(self) -> None:
         """Add the time since the last call. Call it before the number of requests changes."""
@@ -351,30 +327,16 @@ def _transient() -> tuple[type[Exception], ...]:
     return *sdk, httpx.TransportError, ConnectionError
 
 
-class _Pinned(Sampler):
-    """Samples the weights of one client, whatever was published since."""
+class _Held(Sampler):
+    """Samples one client, whatever was published since."""
 
-    def __init__(self, base: PolicySampler, client: SamplingClient, version: int) -> None:
-        self._base, self.powers_of_two = base, base.powers_of_two
-        self._held = client, version
-
-    async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
-        return await self._base.sample_from(*self._held, prompt_T, **limits)
-
-    def lost_since(self, began: float) -> float:
-        return self._base.lost_since(began)
-
-
-class _Spoken(Sampler):
-    """Asks for one trial a policy that is asked in messages."""
-
-    powers_of_two = False
-
-    def __init__(self, base: PolicySampler, speaker: Speaker) -> None:
-        self._base, self._speaker = base, speaker
+    def __init__(
+        self, base: PolicySampler, client: SamplingClient | Speaker, version: int, powers_of_two: bool = False
+    ) -> None:
+        self._base, self._client, self._version, self.powers_of_two = base, client, version, powers_of_two
 
     async def sample(self, prompt_T: Sequence[int], **limits: Unpack[SamplingLimits]) -> Sample:
-        return await self._base.sample_from(self._speaker, self._base.version, prompt_T, **limits)
+        return await self._base.sample_from(self._client, self._version, prompt_T, **limits)
 
     def lost_since(self, began: float) -> float:
-        return self._speaker.lost(began)
+        return (self._client.lost if isinstance(self._client, Speaker) else self._base.lost_since)(began)

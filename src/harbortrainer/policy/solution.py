@@ -145,12 +145,12 @@ def terminus_answer(analysis: str, plan: str, commands: Sequence[Mapping[str, An
 
 @dataclass(frozen=True, slots=True)
 class Solutions:
-    """The answers of tasks by `Task.ref`, as token ids. `of_task` makes the policy of one trial."""
+    """The answers of tasks by `Task.ref`, as token ids."""
 
     completions: Mapping[Any, Sequence[Sequence[int]]]
 
-    def of_task(self, task: Path | str) -> SolutionClient:
-        """Raises KeyError for a task without answers."""
+    def of_trial(self, task: Path | str) -> SolutionClient:
+        """Return the policy of one trial. Raises KeyError for a task without answers."""
         return SolutionClient(self.completions[task])
 
 

@@ -121,12 +121,10 @@ class SpecialStrings:
             return _NEVER
         return self._in_answers if message["role"] == ASSISTANT and name == "content" else self._in_messages
 
-    def encode(self, rendered: str, hidden: Sequence[str]) -> list[int]:
-        """Return ids of a rendered text: special strings in it are the template's, those of `hidden` are text."""
-        return self.with_offsets(self.named(rendered, hidden))[0]
-
     def named(self, rendered: str, hidden: Sequence[str]) -> str:
-        """Return the text as `with_offsets` takes it: special strings of the template with their secret names."""
+        """Return a rendered text as `with_offsets` takes it: special strings in it, the template's, with their secret
+        names; those of `hidden` are text.
+        """
         own = self._private[2]
         text = self._anywhere.sub(lambda found: own[found[0]], rendered)
         return _HIDDEN_PATTERN.sub(lambda found: hidden[int(found[1])], text)

@@ -264,7 +264,7 @@ def _object(text: str) -> dict[str, Any]:
 def _value(text: str) -> Any:
     """A JSON value, strictly: no NaN, no line break in a string, nothing behind it, not deep. Raises _NoCall."""
     try:
-        value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+        value = json.loads(text, parse_constant=_finite, parse_float=_finite)
         json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is no text
     except _TRIED_BY_ERROR as error:
         reason = getattr(error, "msg", "") or type(error).__name__
@@ -280,10 +280,6 @@ def too_deep(value: Any, levels: int = DEEPEST) -> bool:
         return False
     inner = value.values() if isinstance(value, dict) else value
     return not levels or any(too_deep(one, levels - 1) for one in inner)
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(name)
 
 
 def _finite(digits: str) -> float:

@@ -24,7 +24,7 @@ from harbortrainer.backend.contract import (
 )
 from harbortrainer.backend.health import about_server, memory_line
 from harbortrainer.backend.http import http_client
-from harbortrainer.backend.load import read_load, say_what_compiles
+from harbortrainer.backend.load import look, say_what_compiles
 from harbortrainer.backend.sessions import Session
 from harbortrainer.errors import BackendError
 from harbortrainer.probe import losses, optimizer, promises, sampling
@@ -84,7 +84,7 @@ async def measured(session: Session, model_name: str, short: bool, say: Callable
     report, or has no free adapter slot.
     """
     before = await identify(session.url, session.key)
-    compiles = say_what_compiles(functools.partial(read_load, session.url), say)
+    compiles = say_what_compiles(functools.partial(look, session.url), say)
     report = await run_until(probe(session, model_name, short, say), compiles)
     after = await identify(session.url, session.key)
     if after.server.get("instance") != before.server.get("instance"):
@@ -118,7 +118,8 @@ async def probe(
         confirmed = ProbeFindings()
         short = short and promises.promised(identity.server) and await promises.confirm(work, confirmed)
         if short:
-            findings.take(confirmed)
+            findings.rows += confirmed.rows
+            findings.facts |= confirmed.facts
         else:
             await measure_all(work, findings, say)
     finally:
@@ -159,9 +160,9 @@ async def _describe(session: ProbeSession, identity: "ServerIdentity", findings:
     if server:
         repairs = server.get("repairs", [])
         findings.row(SERVER, "repairs", ", ".join(repairs) or "none", "info")
-        isolated = "own_step" in repairs or None
-        findings.facts["decays_other_adapters"] = isolated and False
-        findings.judge(SERVER, "weight decay stays with its adapter (defect 5)", isolated, ("yes", ""))
+        findings.judge(
+            SERVER, "weight decay stays with its adapter (defect 5)", "own_step" in repairs or None, ("yes", "")
+        )
         findings.row(SERVER, "sampler", sampler_name(server) or "not reported", "info")
     findings.row(SERVER, "fingerprint", identity.fingerprint, "info")
     findings.row(SERVER, "SDK", f"tinker {tinker.__version__}", "info")

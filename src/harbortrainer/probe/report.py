@@ -41,7 +41,6 @@ class ServerFacts:
     # learning_rate, beta1, beta2, eps, grad_clip_norm: whether it reaches the optimizer
     adam: dict[str, bool | None] = field(default_factory=dict)
     reduction: Reduction = "unknown"
-    decays_other_adapters: bool | None = None
     prompt_logprobs: PromptLogprobs = "refused"
     frozen_samplers: bool | None = None  # a sampling client keeps the weights that it was made of
     sampling_keeps_training: bool | None = None  # sampling never changes the weights in training
@@ -86,11 +85,6 @@ class ProbeFindings:
         else:
             value, verdict, note = (texts[0], "same", "") if found else (texts[1], "differs", note)
             self.row(group, what, value, verdict, note)
-
-    def take(self, other: "ProbeFindings") -> None:
-        """Add the rows and facts of another one."""
-        self.rows += other.rows
-        self.facts |= other.facts
 
     async def section(self, group: str, measure: Callable[[], Awaitable[None]]) -> None:
         """Run one measurement; a fault of the server becomes a row and does not stop the others."""

@@ -56,24 +56,21 @@ class ProbeSession:
         """Raises BackendError, one line, when the server refuses or does not answer."""
         return await awaited(what, work, CALL_LIMIT_SEC)
 
-    async def adapter(self) -> tinker.TrainingClient:
-        """Return a fresh adapter, always from the same seed. Raises BackendError."""
-        making = self.service.create_lora_training_client(self.model_name, rank=self.rank, seed=SEED)
-        client = await self.wait("creating an adapter", making)
-        self._models.append(client.model_id)
-        return client
-
     @property
     def client(self) -> tinker.TrainingClient:
         assert self._client is not None, "renew comes first"
         return self._client
 
-    async def renew(self) -> tinker.TrainingClient:
-        """Put a fresh adapter in the place of the one in use: steps gain more there. Raises BackendError."""
+    async def renew(self) -> None:
+        """Put a fresh adapter, always of the same seed, in the place of the one in use: steps gain more there.
+
+        Raises BackendError.
+        """
         if self._client is not None:
             await self.release(self._client)
-        self._client = await self.adapter()
-        return self._client
+        making = self.service.create_lora_training_client(self.model_name, rank=self.rank, seed=SEED)
+        self._client = await self.wait("creating an adapter", making)
+        self._models.append(self._client.model_id)
 
     async def run(self, steps: "Sequence[TrainStep]" = ()) -> "SgdChain":
         """`run_chain` of the adapter in use."""

@@ -61,37 +61,29 @@ class Journal:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """A rebuilt step. `parts`: the sequences of each optimizer step, before a KL penalty."""
-
-    batch: TrainingBatch
-    parts: Sequence[Sequence[TrainingSequence]]
-
-    @property
-    def digest(self) -> str:
-        """The ledger's digest: of the batch before it is normalised and cut into minibatches."""
-        return digest(self.batch.sequences_D)
+Parts = Sequence[Sequence[TrainingSequence]]  # of each optimizer step, before a KL penalty
 
 
-def rebuild(groups_P: Sequence[TrajectoryGroup], config: Config, step: int, too_far: Collection[str] = ()) -> Rebuilt:
+def rebuild(
+    groups_P: Sequence[TrajectoryGroup], config: Config, step: int, too_far: Collection[str] = ()
+) -> tuple[TrainingBatch, Parts]:
     """Return the batch as `config` makes it. `too_far`: trials that the run's own update left out."""
     batch = assemble(groups_P, config)
-    return Rebuilt(batch, optimizer_batches(batch.sequences_D, config, step, too_far))
+    return batch, optimizer_batches(batch.sequences_D, config, step, too_far)
 
 
-def same_as_recorded(rebuilt: Rebuilt, record: Mapping[str, Any]) -> str:
+def same_as_recorded(batch: TrainingBatch, parts: Parts, record: Mapping[str, Any]) -> str:
     """Return what differs from the ledger's record of the step; "" = nothing."""
-    trials = list(dict.fromkeys(s.trial_name for s in rebuilt.batch.sequences_D))
+    trials = list(dict.fromkeys(s.trial_name for s in batch.sequences_D))
     if lost := [name for name in record["trials"] if name not in trials]:
         return f"{len(lost)} of {len(record['trials'])} trained trials are missing or not trained on ({lost[0]} …)"
     if added := [name for name in trials if name not in record["trials"]]:
         return f"{len(added)} trials were not trained on by the run ({added[0]} …)"
-    if rebuilt.batch.advantages != record["advantages"]:
+    if batch.advantages != record["advantages"]:
         return "other advantages"
-    if record["digest"] != rebuilt.digest:
+    if record["digest"] != digest(batch.sequences_D):
         return "other tokens or logprobs, in files changed since"
-    updates = [list(dict.fromkeys(s.trial_name for s in part)) for part in rebuilt.parts]
+    updates = [list(dict.fromkeys(s.trial_name for s in part)) for part in parts]
     return "other minibatches" if record.get("updates", updates) != updates else ""
 
 
@@ -149,10 +141,9 @@ def _steps(journal: Journal, run: RunDirectory, args: ReplayArgs) -> list[int]:
 
 def _step(journal: Journal, step: int) -> StepReport:
     record = journal.records[step]
-    rebuilt = rebuild(journal.groups(step), journal.config(step), step, record.get("too_far", ()))
-    sequences = rebuilt.batch.sequences_D
-    trials = len({sequence.trial_name for sequence in sequences})
-    return StepReport(step + 1, trials, len(sequences), len(rebuilt.parts), same_as_recorded(rebuilt, record))
+    batch, parts = rebuild(journal.groups(step), journal.config(step), step, record.get("too_far", ()))
+    trials = len({sequence.trial_name for sequence in batch.sequences_D})
+    return StepReport(step + 1, trials, len(batch.sequences_D), len(parts), same_as_recorded(batch, parts, record))
 
 
 def _notes(journal: Journal, steps: Sequence[int]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -76,13 +76,8 @@ class Feed:
         self._next = time.monotonic() + self._rest * (time.monotonic() - began)
 
     def _stamped(self) -> list[tuple[int, int]]:
-        return [(found.st_mtime_ns, found.st_size) for run in self._runs for found in _stats(run)]
-
-
-def _stats(run: Path) -> Iterator[os.stat_result]:
-    for name in FILES:
-        if (run / name).exists():
-            yield (run / name).stat()
+        files = (file for run in self._runs for name in FILES if (file := run / name).exists())
+        return [(found.st_mtime_ns, found.st_size) for found in map(Path.stat, files)]
 
 
 def application(feed: Feed, title: str) -> Starlette:

@@ -15,7 +15,7 @@ from harbortrainer.learning.trajectory import Turn
 from harbortrainer.report.inside import read_inside
 from harbortrainer.report.trials import TrialRow
 from harbortrainer.run.conversations import DAMAGED, OWN_FILE, own_conversation
-from harbortrainer.run.trajectories import additions, read_log_ratios, read_trajectory
+from harbortrainer.run.trajectories import read_log_ratios, read_trajectory
 from harbortrainer.text import shortened
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
         ratios = read_log_ratios(run, trial.folder, trial.name)
         of_turns = tokens(trajectory.turns, pieces, ratios, trajectory.side_segments)
         shown |= {"tokens": of_turns, "times": trajectory.times, "stats": trajectory.stats}
-        shown["shaping"] = additions(trajectory)
+        shown["shaping"] = trajectory.shaping
         messages = messages or [{"role": "agent", "text": cut(turn.text)} for turn in trajectory.turns]
     except UserError as error:
         shown["notes"].append("no tokens: " + str(error).partition("; ")[0].rpartition("/")[2])

@@ -153,10 +153,9 @@ class Attempts:
                 raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
             finally:
                 observer.moved(request.name, None)
-        return trajectory, host.outages > before or (lost_to_server(trajectory) and self._server_away(began))
-
-    def _server_away(self, began: float) -> bool:
-        return self.settings.sampler.server_away(began, self.settings.config.outage_limit_sec)
+        patience = self.settings.config.outage_limit_sec
+        away = lost_to_server(trajectory) and self.settings.sampler.server_away(began, patience)
+        return trajectory, host.outages > before or away
 
     async def _judged(self, request: TrialRequest, trajectory: Trajectory, disposition: str) -> Trajectory:
         """The trial with what shapes its reward, once it holds no slot any more: of training, and with a grade."""

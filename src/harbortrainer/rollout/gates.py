@@ -96,8 +96,3 @@ def n_containers(config: Config) -> int:
     agents = config.n_parallel_envs
     warm = -(-agents // 4) if config.local_environments else 0  # in a cloud they cost money from their start
     return agents + warm
-
-
-def starts_ahead(config: Config) -> bool:
-    """Return whether environments start before an agent can use them."""
-    return config.local_environments

@@ -147,7 +147,8 @@ class Rollouts:
         Then a trial that did not run is recorded, and its task is left out of the run, unless a network was at fault.
         Raises EnvironmentFault when too many tasks lack it; Stopped.
         """
-        if (known := self._attempts.unsupplied(group.task)) or not _missing(group):
+        n_done = len({TrialName.parse(name).first for name in group.done})
+        if (known := self._attempts.unsupplied(group.task)) or n_done >= group.size:
             yield known
             return
         async with contextlib.AsyncExitStack() as held:
@@ -282,11 +283,6 @@ class Rollouts:
         mode = "train" if name.kind == "step" else "eval"
         folder = group.trials_dir.resolve()
         return TrialRequest(str(name), group.task, folder, group.temperature, seed, mode=mode, weights=group.weights)
-
-
-def _missing(group: GroupRequest) -> bool:
-    """Whether a trial of the group is still to be run."""
-    return len({TrialName.parse(name).first for name in group.done}) < group.size
 
 
 class _Rooms(dict[str, Room]):

@@ -70,23 +70,16 @@ def conversing[C: Conversation](
 
     It samples the weights of its request, else those published last.
     """
-    config = run.config
-    sampling = (
-        contextlib.nullcontext(request.weights)
-        if request.weights is not None
-        else run.sampler.of_trial(request.task.ref)
+    yield kind(
+        request.weights or run.sampler.of_trial(request.task.ref),
+        run.template,
+        max_tokens=run.config.max_tokens,
+        temperature=request.temperature,
+        context_limit=run.config.context_limit,
+        seed=request.seed,
+        listener=ObservedTrial(request.name, run.observer),
+        tools=tools,
     )
-    with sampling as sampler:
-        yield kind(
-            sampler,
-            run.template,
-            max_tokens=config.max_tokens,
-            temperature=request.temperature,
-            context_limit=config.context_limit,
-            seed=request.seed,
-            listener=ObservedTrial(request.name, run.observer),
-            tools=tools,
-        )
 
 
 class Host(Protocol):

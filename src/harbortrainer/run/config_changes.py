@@ -96,18 +96,16 @@ class ConfigHistory[C: RunSettings]:
         return [(step, from_json(self._kind, self._values(n))) for n, step in enumerate(steps)]
 
     def _values(self, n_records: int) -> dict[str, Any]:
-        values = dict(self._saved)
-        for record in self._records[:n_records]:
-            values |= {name: change["now"] for name, change in record["changes"].items()}
-        return self._defaults | current(values, self._settings)
+        return self._defaults | current(_changed(self._saved, self._records[:n_records]), self._settings)
 
 
 def last_values(run: RunDirectory) -> dict[str, Any]:
     """Get what config.json says, with all later changes; of a run of any command. Raises UserError: a damaged file."""
-    values = dict(read_json(run.config))
-    for record in read_lines(run.config_changes):
-        values |= {name: change["now"] for name, change in record["changes"].items()}
-    return values
+    return _changed(read_json(run.config), read_lines(run.config_changes))
+
+
+def _changed(saved: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {**saved, **{name: one["now"] for record in records for name, one in record["changes"].items()}}
 
 
 def note(change: SettingChange, from_step: int) -> str:
@@ -163,7 +161,12 @@ def read_run_arguments[A: RunSettings](args: type[A], kind: type[RunSettings], a
 
     `kind`: the settings among `args`. Raises UserError for anything wrong.
     """
-    run = _earlier_run(argv)
+    if (path := given(argv, "resume")) is not None:
+        run = open_run_directory(path)
+    elif (name := given(argv, "run_name")) is not None:
+        run = find_run(given(argv, "logs_dir") or SETTINGS["logs_dir"].default, name)
+    else:
+        run = None
     if run is None:
         return with_texts(read_arguments(args, argv))
     history = ConfigHistory(run, kind)
@@ -172,10 +175,3 @@ def read_run_arguments[A: RunSettings](args: type[A], kind: type[RunSettings], a
     for line in history.removed:
         log.warning("%s: %s", run.config, line)
     return chz.replace(given_now, resume=str(run.path))
-
-
-def _earlier_run(argv: Sequence[str]) -> RunDirectory | None:
-    if (path := given(argv, "resume")) is not None:
-        return open_run_directory(path)
-    name = given(argv, "run_name")
-    return None if name is None else find_run(given(argv, "logs_dir") or SETTINGS["logs_dir"].default, name)

@@ -11,7 +11,6 @@ from harbortrainer.durable.files import make_folder, replace_text
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, Turn
 from harbortrainer.policy.chat_template import MARKER, ChatTemplate
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.run.trajectories import additions
 
 Message = dict[str, Any]
 
@@ -42,14 +41,13 @@ class Transcriber:
 
     def _prompt(self, turn: Turn, *, opens: bool) -> Message:
         text, end = self._decode(turn.new_tokens_T), self.template.turn_end
-        around = self._opening if opens else self._joining
-        head, ends = around.head, around.ends
+        head, tail, ends = self._opening if opens else self._joining
         if not opens and end is not None and turn.new_tokens_T[:1] != (end,):  # it was sampled already
             head, ends = head.removeprefix(self._decode([end])), ends - 1
-        body = text.removeprefix(head).removesuffix(around.tail)
+        body = text.removeprefix(head).removesuffix(tail)
         # More ends of turns than the template's: several messages. One that was shown as text is none.
-        several = self._joining.head in body if end is None else turn.new_tokens_T.count(end) > ends
-        if text == head + body + around.tail and not several:
+        several = self._joining[0] in body if end is None else turn.new_tokens_T.count(end) > ends
+        if text == head + body + tail and not several:
             return {"role": "user", "content": body}
         return {"role": "prompt", "content": text}
 
@@ -61,30 +59,21 @@ class Transcriber:
         return message | ({"truncated": True} if turn.truncated else {})
 
     @cached_property
-    def _opening(self) -> "_Around":
-        """What the template writes around the first user message."""
+    def _opening(self) -> tuple[str, str, int]:
+        """What the template writes before and after the first user message, and how many tokens there end a turn."""
         return self._around(self.template.first_prompt([{"role": "user", "content": MARKER}]))
 
     @cached_property
-    def _joining(self) -> "_Around":
-        """What it writes around each later message: from the end of the last answer to the header of the next."""
+    def _joining(self) -> tuple[str, str, int]:
+        """The same of each later message: from the end of the last answer to the header of the next."""
         return self._around(self.template.continuation(MARKER))
 
-    def _around(self, ids: list[int]) -> "_Around":
+    def _around(self, ids: list[int]) -> tuple[str, str, int]:
         head, _, tail = self._decode(ids).partition(MARKER)
-        return _Around(head, tail, ids.count(self.template.turn_end) if self.template.turn_end is not None else 0)
+        return head, tail, ids.count(self.template.turn_end) if self.template.turn_end is not None else 0
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self.template.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Around:
-    """The template's text before and after a message; `ends`: tokens in both that end a turn."""
-
-    head: str
-    tail: str
-    ends: int
 
 
 def own_conversation(folder: Path) -> tuple[list[Message], list[dict[str, Any]]]:
@@ -146,7 +135,7 @@ def record(trajectory: Trajectory, transcriber: Transcriber) -> dict[str, Any]:
         "outcome": trajectory.outcome.value,
         "detail": trajectory.detail,
         "weights_version": trajectory.turns[0].weights_version if trajectory.turns else None,
-        **({"shaping": added} if (added := additions(trajectory)) else {}),
+        **({"shaping": trajectory.shaping} if trajectory.shaping else {}),
         **({"tools": tools} if tools else {}),
         "messages": transcriber.conversation(trajectory),
     }

@@ -18,7 +18,7 @@ from harbortrainer.durable.process import client_cpu_seconds
 from harbortrainer.learning.agents import drawn
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 from harbortrainer.model_api.gate import judge
-from harbortrainer.policy.sampler import PolicySampler
+from harbortrainer.policy.sampler import BUSY, COUNTERS, IN_FLIGHT, PolicySampler
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.stats import estimate_reward, known, mean, ratio
 from harbortrainer.tasks.task import Task
@@ -239,9 +239,7 @@ class StepUsage:
         self._wall = time.monotonic()
         self._own_cpu = time.process_time()
         self._children_cpu = _children_cpu()
-        self._busy = sampler.busy_seconds
-        self._in_flight = sampler.in_flight_seconds
-        self._counters = sampler.counters
+        self._totals = sampler.totals
 
     def sampled(self, groups_P: Sequence[TrajectoryGroup], load: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Read the clocks at the end of the time in which trials run. `load`: what the server reports now."""
@@ -249,10 +247,11 @@ class StepUsage:
         client = client_cpu_seconds() - self._client_cpu
         trials = [trial for group in groups_P for trial in (*group.trajectories_G, *group.lost)]
         turns = max(sum(len(trial.turns) for trial in trials), 1)
-        counted = self._sampler.counters
-        self.metrics |= {f"sampler/{name}": counted[name] - self._counters[name] for name in counted} | {
-            "util/sampler_busy": (self._sampler.busy_seconds - self._busy) / wall,
-            "util/requests_in_flight": (self._sampler.in_flight_seconds - self._in_flight) / wall,
+        now = self._sampler.totals
+        counted = {name: now[name] - self._totals[name] for name in (*COUNTERS, BUSY, IN_FLIGHT)}
+        self.metrics |= {f"sampler/{name}": counted[name] for name in COUNTERS} | {
+            "util/sampler_busy": counted[BUSY] / wall,
+            "util/requests_in_flight": counted[IN_FLIGHT] / wall,
             "util/agents_at_work": sum(trial.times.get("agent", 0.0) for trial in trials) / wall,
             "orchestrator/cpu_ms_per_turn": 1000 * (time.process_time() - self._own_cpu - client) / turns,
             "orchestrator/docker_client_cpu_ms_per_turn": 1000 * client / turns,

@@ -48,8 +48,10 @@ def packed(trajectory: Trajectory) -> bytes:
     known; logprobs_T: of the sampled ones; turns: a row each; meta: JSON.
     """
     turns = trajectory.turns
+    meta = {field.name: getattr(trajectory, field.name) for field in fields(trajectory) if field.name != "turns"}
+    meta |= {"format": FORMAT, "texts": [turn.text for turn in turns]}
     arrays = {
-        "meta": np.array(json.dumps(_meta(trajectory))),
+        "meta": np.array(json.dumps(meta)),
         "tokens_T": np.array([t for turn in turns for t in (*turn.new_tokens_T, *turn.completion_tokens_T)], np.int32),
         "logprobs_T": np.array([value for turn in turns for value in turn.logprobs_T], np.float32),
         "turns": np.array([_row(turn) for turn in turns], TURN),
@@ -84,16 +86,6 @@ def _read(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 def read_batch(folder: Path, names: str = "*") -> dict[str, Trajectory]:
     """Return finished trials of one batch by trial name. `names`: a glob of those to read."""
     return {path.stem: read_trajectory(path) for path in sorted(folder.glob(f"{names}.npz"))}
-
-
-def additions(trajectory: Trajectory) -> dict[str, float]:
-    """Return what a judge added to the trial in training, to be shown beside its reward; {} = nothing."""
-    return trajectory.shaping
-
-
-def _meta(trajectory: Trajectory) -> dict[str, Any]:
-    values = {field.name: getattr(trajectory, field.name) for field in fields(trajectory) if field.name != "turns"}
-    return {"format": FORMAT, **values, "texts": [turn.text for turn in trajectory.turns]}
 
 
 def _row(turn: Turn) -> tuple[Any, ...]:

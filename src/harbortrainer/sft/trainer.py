@@ -94,7 +94,8 @@ class SftTrainer(Loop[SftConfig]):
             await self._conclude(kept[-1][1])
         elif self.step == 0 and self.lessons.held_out and self.parts.metrics.last_step < 0:
             await self._conclude({})
-        while self.step < self.lessons.total_steps and not self._converged():
+        patience = self.config.patience
+        while self.step < self.lessons.total_steps and not (patience and waited(self._logged()) >= patience):
             if not self.parts.stop.may_continue():
                 raise Stopped(self.parts.stop.why)
             await self._conclude(await self._train_step())
@@ -154,9 +155,6 @@ class SftTrainer(Loop[SftConfig]):
 
     def _best(self) -> int | None:
         return best_step(self._logged())
-
-    def _converged(self) -> bool:
-        return bool(self.config.patience) and waited(self._logged()) >= self.config.patience
 
     async def _keep_best(self) -> None:
         """Delete the states behind the best one, so that the newest checkpoint is the best."""

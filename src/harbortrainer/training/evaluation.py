@@ -1,54 +1,17 @@
-"""The held-out evaluations of a training run."""
+"""The held-out evaluations of a training run, beside its steps."""
 
 import asyncio
 import contextlib
 import functools
-import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Self
 
 from harbortrainer.backend.policy import PolicyTrainer, Published
-from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.policy.sampler import PolicySampler, Sampler
 from harbortrainer.run.checkpoints import EVALUATION, CheckpointLog
-from harbortrainer.run.metrics import Breakdown, eval_metrics
 from harbortrainer.stopping import Stop, Stopped, cancel_all, run_until
-from harbortrainer.tasks.task import Task
-from harbortrainer.training.schedule import SettingsByStep, evaluation_due
-from harbortrainer.watch.display import Display
 
-Trials = Coroutine[Any, Any, Sequence[TrajectoryGroup]]
-Measure = Callable[[Sequence[TrajectoryGroup]], Coroutine[Any, Any, dict[str, float]]]
 Evaluate = Callable[[Published | None, Sampler | None], Coroutine[Any, Any, None]]
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Decides when the held-out tasks are evaluated, and turns their trials into metrics."""
-
-    tasks: Sequence[Task]
-    schedule: SettingsByStep
-    breakdown: Breakdown
-    display: Display
-
-    def due(self, step: int, every: int) -> bool:
-        """Tell if an evaluation follows after `step` steps: at the start, every `every` steps or epoch, at the end."""
-        if not self.tasks or step == 0:
-            return bool(self.tasks)
-        return step == self.schedule.total_steps or evaluation_due(every, self.schedule.at(step - 1).order, step - 1)
-
-    async def evaluate(self, step: int, run: Callable[..., Trials], measure: Measure) -> dict[str, float]:
-        """Return the metrics after `step`. `run`: makes the trials, given tasks, group size and temperature.
-
-        `measure`: more metrics, of the trials.
-        """
-        config, started = self.schedule.at(step).config, time.monotonic()
-        groups_P = await run(self.tasks, config.eval_group_size, config.temperature)
-        row = eval_metrics(groups_P) | self.breakdown.evaluation(groups_P) | await measure(groups_P)
-        row["time/evaluate"] = time.monotonic() - started
-        self.display.evaluation(step, row)
-        return row
 
 
 MOST_OPEN = 2  # evaluations beside training: one whose trials run, and one that waits in line with its weights

@@ -10,7 +10,6 @@ from harbortrainer.learning.pace import GroupSlot, OpenGroup, Pace
 from harbortrainer.learning.trajectory import Trajectory, TrajectoryGroup, TrialName
 from harbortrainer.learning.treatment import unfit
 from harbortrainer.rollout.attempts import OnTrajectory
-from harbortrainer.rollout.gates import starts_ahead
 from harbortrainer.rollout.rollouts import GroupRequest, Rollouts
 from harbortrainer.rollout.venue import STEPS_AHEAD
 from harbortrainer.run.directory import RunDirectory
@@ -45,8 +44,8 @@ class Flow:
         config = schedule.configs[-1]
         self._k, self._spare = config.max_steps_off_policy, config.oversample_max
         self._journalled = bool(self._k or self._spare)  # a step is not always made of its own batch
-        # with max_trials the trials that started are to end
-        self._prepares = starts_ahead(config) and not self._k and not config.max_trials
+        # environments start ahead where they cost nothing; with max_trials the trials that started are to end
+        self._prepares = config.local_environments and not self._k and not config.max_trials
         self._prepared = False
         self._size, self._groups = functools.cache(schedule.size), functools.cache(schedule.groups)
         self._pace = Pace(self._k, self._size, self._spare)

@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.policy import SavedState
@@ -24,17 +23,6 @@ log = logging.getLogger("harbortrainer")
 DRIFT_SEQUENCES = 8  # scored a step for kl/start
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Compared sequences. `sequences_D`: with the penalty in their advantages; `scored`: tokens that references
-    scored, by trial.
-    """
-
-    sequences_D: Sequence[TrainingSequence]
-    metrics: dict[str, float]
-    scored: Counter[str]
-
-
 class References:
     """The reference of each value that kl_reference has had in this run, and the start.
 
@@ -46,8 +34,12 @@ class References:
         self._start = start
         self._penalties = penalties
 
-    async def compare(self, step: int, sequences_D: Sequence[TrainingSequence], config: Config) -> Compared:
-        """Return the KL penalty of a batch, and its metrics in nats a token. Raises BackendError, ServerLost."""
+    async def compare(
+        self, step: int, sequences_D: Sequence[TrainingSequence], config: Config
+    ) -> tuple[Sequence[TrainingSequence], dict[str, float], Counter[str]]:
+        """Return the sequences with the KL penalty in their advantages, metrics in nats a token, and the tokens that
+        references scored, by trial. Raises BackendError, ServerLost.
+        """
         metrics: dict[str, float] = {}
         scored: Counter[str] = Counter()
         penalty = self._penalties[config.kl_reference] if config.kl_penalty_coef else None
@@ -69,7 +61,7 @@ class References:
                 scored += count_tokens(some_D)
             except WeightsGone as error:
                 self._give_up(error)
-        return Compared(penalised, metrics, scored)
+        return penalised, metrics, scored
 
     async def ready(self) -> None:
         """Make the clients. Raises UserError, WeightsGone for a reference of the penalty, BackendError."""

@@ -11,6 +11,7 @@ step trains on turns that weights of at most K steps before sampled (`flow.py`, 
 
 import asyncio
 import functools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,16 +27,16 @@ from harbortrainer.policy.sampler import Sampler
 from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.conversations import Conversations
-from harbortrainer.run.metrics import Breakdown, StepUsage, batch_metrics
+from harbortrainer.run.metrics import Breakdown, StepUsage, batch_metrics, eval_metrics
 from harbortrainer.run.trajectories import read_batch, write_log_ratios, write_trajectory
 from harbortrainer.stopping import Stopped, run_until
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.drift import JUDGED, SILENT_BATCHES, no_signal, worsening
-from harbortrainer.training.evaluation import Evaluations, HeldOut
+from harbortrainer.training.evaluation import Evaluations
 from harbortrainer.training.flow import Flow
 from harbortrainer.training.loop import Loop, LoopParts
 from harbortrainer.training.references import References
-from harbortrainer.training.schedule import SettingsByStep
+from harbortrainer.training.schedule import SettingsByStep, evaluation_due
 from harbortrainer.training.update import Updater
 
 
@@ -63,7 +64,7 @@ class Terminus2Trainer(Loop[Config]):
         super().__init__(config, parts, start_step)
         self.trials, self.schedule = trials, schedule
         self._breakdown = Breakdown([*schedule.train, *held_out], config.agent, config.seed)
-        self._held_out = HeldOut(held_out, schedule, self._breakdown, parts.display)
+        self._held_out = held_out
         self._evaluations = Evaluations(parts.policy, parts.sampler, parts.checkpoints, parts.stop)
         self._rows_so_far = read_lines(parts.run.metrics)  # of steps, with what is judged of them
         # evaluations: beside training, or between a step and the next batch
@@ -106,7 +107,7 @@ class Terminus2Trainer(Loop[Config]):
     async def _take_up(self) -> None:
         """Conclude the steps whose rows an earlier process left open; before the first step, the start."""
         rows = self._rows.kept(self.step)
-        if not rows and self.step == 0 and self._held_out.tasks and self.parts.metrics.last_step < 0:
+        if not rows and self.step == 0 and self._held_out and self.parts.metrics.last_step < 0:
             rows = [(0, {})]
         for step, row in rows:
             await self._conclude(step, row)
@@ -120,7 +121,7 @@ class Terminus2Trainer(Loop[Config]):
         if not config.max_steps_off_policy:
             usage.sampled(groups_P, await self.parts.display.server_load())
         batch = await asyncio.to_thread(assemble, groups_P, config)  # trials run meanwhile
-        if not self._evaluations.steps and not self._held_out.due(self.step + 1, self.config.eval_every):
+        if not self._evaluations.steps and not self._evaluates(self.step + 1):
             flow.prepare()
         with usage.timed("update"):
             updated = await self._update(batch)
@@ -150,7 +151,7 @@ class Terminus2Trainer(Loop[Config]):
 
     async def _batch(self, flow: Flow, config: Config) -> list[TrajectoryGroup]:
         n_trials = self.schedule.size(self.step) * config.group_size
-        n_evaluated = len(self._evaluations.steps) * len(self._held_out.tasks) * config.eval_group_size
+        n_evaluated = len(self._evaluations.steps) * len(self._held_out) * config.eval_group_size
         with self.parts.display.trials(f"step {self.step}", n_trials + n_evaluated):
             groups_P = await flow.batch(self.step)
             if not self.parts.policy.frozen_samplers:
@@ -193,7 +194,7 @@ class Terminus2Trainer(Loop[Config]):
         """
         last = step == self.schedule.total_steps
         if self._rows.open(step, row):
-            if not self._held_out.due(step, self.config.eval_every):
+            if not self._evaluates(step):
                 self._rows.log(step, {})
             elif step == self.step and not self._beside:
                 await self._evaluate(step, None, None)
@@ -203,6 +204,12 @@ class Terminus2Trainer(Loop[Config]):
         due = last or (self.config.save_every and step % self.config.save_every == 0)
         if due and step == self.step and (latest is None or latest.step < step):
             await self.save()
+
+    def _evaluates(self, step: int) -> bool:
+        """Tell if an evaluation follows after `step` steps: at the start, by `eval_every`, at the end."""
+        if not self._held_out or step in (0, self.schedule.total_steps):
+            return bool(self._held_out)
+        return evaluation_due(self.config.eval_every, self.schedule.at(step - 1).order, step - 1)
 
     async def _evaluate_beside(self, step: int) -> None:
         self._rows.keep()
@@ -214,9 +221,13 @@ class Terminus2Trainer(Loop[Config]):
 
     async def _evaluate(self, step: int, client: Published | None, weights: Sampler | None) -> None:
         """Evaluate and log the row of `step`. `client`, `weights`: its frozen sampler, None = that published last."""
-        run = functools.partial(self._run_evaluation, step, client, weights)
-        measure = functools.partial(self._known_observations, step, client)
-        self._rows.log(step, await self._held_out.evaluate(step, run, measure))
+        started = time.monotonic()
+        groups_P = await self._run_evaluation(step, client, weights)
+        row = eval_metrics(groups_P) | self._breakdown.evaluation(groups_P)
+        row |= await self._known_observations(step, client, groups_P)
+        row["time/evaluate"] = time.monotonic() - started
+        self.parts.display.evaluation(step, row)
+        self._rows.log(step, row)
         if weights is not None:
             self._evaluations.tidy(step)
             await self.parts.checkpoints.prune(self.parts.policy.delete, self._rows.undecided)
@@ -235,16 +246,10 @@ class Terminus2Trainer(Loop[Config]):
         return {f"eval/{name}": value for name, value in observed_nats(sequences_D, logprobs_D).items()}
 
     async def _run_evaluation(
-        self,
-        step: int,
-        client: Published | None,
-        weights: Sampler | None,
-        tasks_P: Sequence[Task],
-        group_size: int,
-        temperature: float,
+        self, step: int, client: Published | None, weights: Sampler | None
     ) -> list[TrajectoryGroup]:
         """Run the trials of an evaluation; each is on disk before it counts, and stored trials are not run again."""
-        stop = self.parts.stop
+        stop, config = self.parts.stop, self.schedule.at(step).config
         if not stop.may_continue():
             raise Stopped(stop.why)
         folder = self.parts.run.trajectories("eval", step)
@@ -255,15 +260,15 @@ class Terminus2Trainer(Loop[Config]):
 
         at_once = 0
         if weights is not None and self.step < self.schedule.total_steps:  # half of the places are training's
-            at_once = max(1, n_containers(self.config) // (2 * group_size))
-        with self.parts.display.trials(f"eval {step}", len(tasks_P) * group_size):
+            at_once = max(1, n_containers(self.config) // (2 * config.eval_group_size))
+        with self.parts.display.trials(f"eval {step}", len(self._held_out) * config.eval_group_size):
             trials = self.trials.rollouts.run_groups(
-                list(tasks_P),
-                group_size,
+                self._held_out,
+                config.eval_group_size,
                 self.parts.run.batch("eval", step),
                 kind="eval",
                 step=step,
-                temperature=temperature,
+                temperature=config.temperature,
                 on_trajectory=finished,
                 done=self.parts.ledger.reusable("eval", read_batch(folder)),
                 weights=weights,

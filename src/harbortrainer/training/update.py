@@ -64,7 +64,7 @@ class Updater:
         sequences_D, metrics = batch.sequences_D, {}
         if self._references is not None:
             compared = await self._references.compare(step, sequences_D, self._config)
-            sequences_D, metrics, self.scored = compared.sequences_D, compared.metrics, compared.scored
+            sequences_D, metrics, self.scored = compared
         sampled_D, trained_D, too_far = sequences_D, None, set[str]()
         corrected = self._config.loss is None and self._config.loss_fn == "importance_sampling"
         if self._config.max_steps_off_policy and corrected:

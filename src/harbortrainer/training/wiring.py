@@ -4,14 +4,14 @@ import contextlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import Contract, ServerKind
 from harbortrainer.backend.policy import PolicyTrainer, SavedState
 from harbortrainer.backend.terms import Terms
 from harbortrainer.backend.users import opened_users
-from harbortrainer.budget.budget import Budget, Pricing
+from harbortrainer.budget.budget import Budget
 from harbortrainer.config import Config, RunSettings
 from harbortrainer.durable.files import write_json
 from harbortrainer.errors import ServerLost, UserError
@@ -38,22 +38,12 @@ type Agree[C: RunSettings] = Callable[[C, ServerKind, Contract, int | None], Ter
 NO_TERMS = Terms({}, {}, ())
 
 
-class Planned(Protocol):
-    """The plan of a run that trains an adapter. `earlier`: the directory of the run that is resumed."""
-
-    @property
-    def earlier(self) -> RunDirectory | None: ...
-    @property
-    def pricing(self) -> Pricing: ...
-    @property
-    def total_steps(self) -> int: ...
-    @property
-    def finished(self) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared[P: Planned]:
-    """All that is known about a run before it connects to a server. `notes`: lines for the user."""
+class Prepared[P]:
+    """All that is known about a run before it connects to a server. `notes`: lines for the user.
+
+    `plan`: has `earlier` (the directory of a run that is resumed), `pricing`, `total_steps` and `finished`.
+    """
 
     plan: P
     template: ChatTemplate

@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-from harbortrainer.backend.connect import Api, server_url
+from harbortrainer.backend.connect import server_url
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, kind_of
 from harbortrainer.backend.failing import first_contact
 from harbortrainer.backend.faults import awaited
-from harbortrainer.backend.sessions import Session, api_key, end_session
+from harbortrainer.backend.sessions import api_key, opened
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import write_json
 from harbortrainer.errors import UserError
@@ -70,7 +69,8 @@ def _remove(*folders: Path) -> None:
 async def _write(args: ExportArgs, subject: Subject, folder: Path, outside: Outside, server: tuple[str, str]) -> str:
     """The adapter's folder. `server`: its URL and key. Returns the base model's name."""
     path = str(subject.path)
-    async with _session(outside.api, *server) as session:
+    opening = outside.api.session(await outside.api.rest(*server), *server, print)
+    async with opened(opening) as session:
         reading = session.rest.get_weights_info_by_tinker_path(path)
         served = (await awaited(f"checkpoint={args.checkpoint}", reading, CALL_LIMIT_SEC)).base_model
         model_name = subject.model_name or served
@@ -86,13 +86,3 @@ async def _write(args: ExportArgs, subject: Subject, folder: Path, outside: Outs
         renderer = {"renderer": subject.renderer.name, "thinking": subject.renderer.thinking}
         write_json(folder / IDENTITY, {"model_name": model_name, "checkpoint": path, **renderer})
     return model_name
-
-
-@contextlib.asynccontextmanager
-async def _session(api: Api, url: str, key: str) -> AsyncIterator[Session]:
-    """Ended with the block, which frees its adapter."""
-    session = await api.session(await api.rest(url, key), url, key, print)
-    try:
-        yield session
-    finally:
-        await end_session(session.service, done=True)

@@ -143,7 +143,7 @@ class RayCluster:
                 await asyncio.wait({looking})
         finally:
             await asyncio.gather(*(host.close() for host in self._hosts.values()))
-            await asyncio.to_thread(_disconnect)
+            await asyncio.to_thread(_ray().shutdown)
 
     async def _look(self, fleet: Fleet, say: Say) -> None:
         """Let nodes join that come later. One that does not fit is named once and left out; an outage, too."""
@@ -255,7 +255,7 @@ async def survey(job: Job) -> list[Surveyed]:
             found.append(await _surveyed(job, node, found))
         return found
     finally:
-        await asyncio.to_thread(_disconnect)
+        await asyncio.to_thread(_ray().shutdown)
 
 
 async def _surveyed(job: Job, node: dict[str, Any], others: Sequence[Surveyed]) -> Surveyed:
@@ -286,10 +286,6 @@ def _connect() -> None:
         raise UserError(
             f"hosts=ray: no cluster ({reason}); start its head here: scripts/start_host.sh --head"
         ) from None
-
-
-def _disconnect() -> None:
-    _ray().shutdown()
 
 
 async def _told_if_slow[T](asked: Awaitable[T]) -> T:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from harbortrainer.durable.files import write_json
 
@@ -25,11 +25,6 @@ class Depends:
     number: int
     watched: bool
 
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """Files, then services; None = what verification opened is not known."""
-        return (*self.files, *self.services) if self.watched else None
-
     @classmethod
     def of(cls, files: Iterable[str], services: Iterable[str], *, first: Collection[str] = (), watched: bool) -> Self:
         """Sort both, those of `first` first, and cut them to MOST each."""
@@ -42,10 +37,7 @@ def write(folder: Path, depends: Depends) -> None:
     write_json(folder / DEPENDS, asdict(depends))
 
 
-def read(folder: Path) -> Depends | None:
-    """Read the file of a trial; None = it has none."""
-    path = folder / DEPENDS
-    if not path.is_file():
-        return None
-    found = json.loads(path.read_bytes())
-    return Depends(tuple(found["files"]), tuple(found["services"]), found["number"], found["watched"])
+def read_names(folder: Path) -> tuple[str, ...] | None:
+    """Read files, then services, of a trial; None = it has no such file, or what verification opened is not known."""
+    found: dict[str, Any] = json.loads(file.read_bytes()) if (file := folder / DEPENDS).is_file() else {}
+    return (*found["files"], *found["services"]) if found.get("watched") else None

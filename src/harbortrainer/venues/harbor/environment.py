@@ -1,6 +1,5 @@
 """The Harbor environment of a task: this package's for `docker`, Harbor's own for everything else."""
 
-import difflib
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
@@ -22,6 +21,7 @@ from harbortrainer.learning.agents import by_agent
 from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.plugins import FORM, bring
 from harbortrainer.policy.chat_template import ChatTemplate
+from harbortrainer.text import meant
 from harbortrainer.venues.harbor.program import TERMINUS, check_agent, mounts, program_of
 
 PREBUILT_ONLY = "prebuilt_only"
@@ -81,8 +81,8 @@ def environment_config(
     for name in own:
         if name not in _FIELDS:
             known = sorted((*EngineOptions.model_fields, *_FIELDS))
-            near = _near(name, known)
-            raise UserError(f"environment_kwargs.{name}: unknown for docker{near}; one of {', '.join(known)}")
+            parts = [f"environment_kwargs.{name}: unknown for docker", meant(name, known), f"one of {', '.join(known)}"]
+            raise UserError("; ".join(filter(None, parts)))
     return _config(own, {**options, "run_id": run_id}, import_path=ENGINE_ENVIRONMENT)
 
 
@@ -172,7 +172,8 @@ def _check_sandboxes(kind: EnvironmentType) -> None:
 def _environment_type(name: str) -> EnvironmentType:
     valid = [member.value for member in EnvironmentType]
     if name not in valid:
-        raise UserError(f"environment_type={name}: unknown{_near(name, valid)}; one of {', '.join(valid)}; or {FORM}")
+        parts = [f"environment_type={name}: unknown", meant(name, valid), f"one of {', '.join(valid)}", f"or {FORM}"]
+        raise UserError("; ".join(filter(None, parts)))
     return EnvironmentType(name)
 
 
@@ -184,11 +185,6 @@ def _brought(text: str) -> str:
     if not (isinstance(kind, type) and issubclass(kind, BaseEnvironment)):
         raise UserError(f"environment_type={text}: no subclass of harbor.environments.base.BaseEnvironment")
     return f"{kind.__module__}:{kind.__qualname__}"
-
-
-def _near(name: str, valid: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _config(given: Mapping[str, Any], kwargs: Mapping[str, Any], **fields: Any) -> EnvironmentConfig:

@@ -84,9 +84,9 @@ class GradingVerifier(SafeVerifier):
         except _BROKEN as error:
             if not await self._is_policys_fault(again, error):
                 raise
-            _log.warning(
-                "%s: verification broke, as it does not without the agent: reward 0 (%s)", *_brief(self, error)
-            )
+            said = f"{type(error).__name__}: {one_line(str(error)[:200])}"
+            about = "%s: verification broke, as it does not without the agent: reward 0 (%s)"
+            _log.warning(about, self.trial_paths.trial_dir.name, said)
             await self._judge_install(again)
             return VerifierResult(rewards={"reward": 0.0})
         if (reward := _reward(first)) <= 0:
@@ -242,7 +242,3 @@ def _is_machines(error: BaseException) -> bool:
     """Whether Docker or the user caused it."""
     causes = (error, error.__cause__, error.__context__)
     return any(isinstance(one, _OTHERS) for one in causes)
-
-
-def _brief(verifier: SafeVerifier, error: Exception) -> tuple[str, str]:
-    return verifier.trial_paths.trial_dir.name, f"{type(error).__name__}: {one_line(str(error)[:200])}"

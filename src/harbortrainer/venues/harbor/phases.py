@@ -117,15 +117,11 @@ class Phases:
         await self._enter(self._gates.verifying)
         self._observed.moved(TrialState.VERIFYING)
         if not self._verified_inside():
-            self._require_collected()
+            if (collected := self._collected_environment()) and collected.lost:
+                raise RuntimeError(collected.lost)  # a verifier elsewhere would grade an empty folder
         elif environment := self._engine_environment():
             steps = self._trial.task.config.steps or ()
             await environment.close_agent_phase(final=self._n_agent_phases >= len(steps))
-
-    def _require_collected(self) -> None:
-        """Raises RuntimeError when the agent's work is lost: a verifier elsewhere would grade an empty folder."""
-        if (environment := self._collected_environment()) and environment.lost:
-            raise RuntimeError(environment.lost)
 
     @property
     def verdict(self) -> Verdict:

@@ -25,7 +25,7 @@ from harbortrainer.rollout.gates import ObservedTrial
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, conversing
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.venues.harbor.agent_session import AgentService, AgentSession, Policy, answering
-from harbortrainer.venues.harbor.depends import read as read_depends
+from harbortrainer.venues.harbor.depends import read_names
 from harbortrainer.venues.harbor.grading import VERIFIER, most_limits, unasked
 from harbortrainer.venues.harbor.install import failed_install
 from harbortrainer.venues.harbor.outcome import Verdict, classify, recorded
@@ -86,13 +86,12 @@ class LocalHost(FleetHost):
             said = answering(policy)
             with forget_loggers(request.name), disk_errors(folder), registered(request.name, policy):
                 try:
-                    ran = await _run(request, self, policy)
+                    (outcome, detail, reward), times = await _run(request, self, policy)
                 except asyncio.CancelledError:
                     raise TrialCancelled(tuple(said.turns)) from None
-        outcome, detail, reward = ran.verdict
         if outcome in FAULTS:  # a full disk may be the real cause: then nothing can be kept
             await asyncio.to_thread(require_writable, request.trials_dir)
-        depends = await asyncio.to_thread(read_depends, folder) if reward is not None and reward > 0 else None
+        depends = await asyncio.to_thread(read_names, folder) if reward is not None and reward > 0 else None
         return Trajectory(
             task_name=request.task.name,
             trial_name=request.name,
@@ -101,10 +100,10 @@ class LocalHost(FleetHost):
             outcome=outcome,
             detail=detail,
             attempt=request.attempt,
-            times=ran.times,
+            times=times,
             stats=said.stats,
             trial_dir=str(folder),
-            depends=depends.names if depends else None,
+            depends=depends,
             side_segments=said.side_segments,
         )
 
@@ -126,16 +125,8 @@ class LocalHost(FleetHost):
         await cleaning.drain()
 
 
-@dataclass(frozen=True, slots=True)
-class _Ran:
-    """`times`: seconds by stage."""
-
-    verdict: Verdict
-    times: dict[str, float]
-
-
-async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
-    """Raises OSError when the trial's files cannot be written."""
+async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> tuple[Verdict, dict[str, float]]:
+    """(the verdict, seconds by stage). Raises OSError when the trial's files cannot be written."""
     started = time.monotonic()
     try:
         key = policy.key if isinstance(policy, AgentSession) else ""
@@ -143,7 +134,7 @@ async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         refuse(error, request.trials_dir / request.name)
         detail = f"task {request.task.name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        return _Ran((Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)})
+        return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started)}
     limit = host.parts.config.trial_timeout_sec
     observed = ObservedTrial(request.name, host.parts.observer)
     phases = Phases(trial, policy, host.parts.gates, host.daemon, limit, observed)
@@ -152,7 +143,7 @@ async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
             result = await run_to_end(trial.run(), phases.clock)
     except TimeoutError:
         detail = f"not over after trial_timeout_sec={limit:g}"
-        return _Ran((Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started) - phases.waited})
+        return (Outcome.INFRASTRUCTURE_ERROR, detail, None), {"total": _since(started) - phases.waited}
     finally:
         phases.leave()
     for fault in recorded(result):
@@ -165,7 +156,7 @@ async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> _Ran:
         verdict = await _install_verdict(request, phases.verdict.installs, verdict)
     if verdict[2] is None and (reason := eviction_reason(request.name)):  # its own fault, but not gradable
         verdict = Outcome.POLICY_ERROR, reason, None
-    return _Ran(verdict, stage_times(result, answering(policy).turns) | times)
+    return verdict, stage_times(result, answering(policy).turns) | times
 
 
 async def _install_verdict(request: TrialRequest, installs: bool | None, graded: Verdict) -> Verdict:

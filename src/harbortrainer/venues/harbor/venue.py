@@ -41,11 +41,8 @@ class HarborVenue:
     silence_sec: float = 30.0
     name: str = FOLDERS
     packages: tuple[str, ...] = ("harbor", "docker")
+    find = staticmethod(find_folder)
     identify = staticmethod(identify_folder)
-
-    def find(self, name: str) -> tuple[str, str]:
-        """Return the folder and version of a source. Raises UserError."""
-        return find_folder(name)
 
     def names(self, place: str) -> list[str]:
         """Return names of the task directories in a folder. Raises UserError."""
