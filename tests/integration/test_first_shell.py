@@ -16,6 +16,7 @@ from harbortrainer.docker import daemon
 from harbortrainer.docker.box import first_shell, runtime_shell
 from harbortrainer.docker.box.command import IN_SHELL
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.box.shell import Shells
 from harbortrainer.docker.keeping.cleaning import drain
 from harbortrainer.learning.trajectory import Outcome
 from tests.support.docker_parts import BASE, started, write_task
@@ -50,7 +51,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return counting
 
     names = ("create_container", "start", "attach_socket", "exec_create", "exec_start", "exec_inspect", "stop", "kill")
-    more = ("inspect_container", "put_archive", "get_archive", "diff", "top", "wait", "remove_container")
+    more = ("inspect_container", "put_archive", "get_archive", "head", "diff", "top", "wait", "remove_container")
     for name in names + more:
         monkeypatch.setattr(docker.APIClient, name, counted(name))
     return found
@@ -120,6 +121,26 @@ async def test_what_the_runtime_cannot_start_the_daemon_starts(
             monkeypatch.setattr(runtime_shell.json, "loads", lambda text: {**read(text), **options})
         assert (await environment.exec("echo up")).stdout == "up\n"
         assert calls["exec_create"] == 1
+
+
+async def test_a_runtime_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (runtime := tmp_path / "runtime").write_text("#!/bin/sh\nexec sleep 600\n")
+    runtime.chmod(0o755)
+    async with started(write_task(tmp_path / "task"), RUN) as environment:
+        read = json.loads
+        monkeypatch.setattr(runtime_shell.json, "loads", lambda text: {**read(text), "binary_name": str(runtime)})
+        began = time.monotonic()
+        assert runtime_shell.runtime_shell(environment.container, ["true"], 0.2) is None
+        assert time.monotonic() - began < 60
+
+
+async def test_an_agents_phase_is_closed_without_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started(write_task(tmp_path / "task"), RUN) as environment:
+        await environment.exec("echo x > hello.txt; echo 1.2.3.4 x >> /etc/hosts; touch /logs/verifier/reward.txt")
+        run = list[object]()
+        monkeypatch.setattr(Shells, "run", lambda *given, **_: run.append(given))
+        await environment.close_agent_phase(final=True)
+        assert not run and environment.phases.mounted == ("/etc/hosts",)
 
 
 async def test_the_runtime_waits_for_no_pipe(tmp_path: Path) -> None:

@@ -217,18 +217,30 @@ async def test_folders_are_renewed_whatever_is_there(environment: DockerEngineEn
         ("chmod 755 /dev/shm", ["/dev"]),
         ("chown 5 /dev/null", ["/dev"]),
         ("chmod 700 /; chmod 600 /etc/hosts", ["/", "/etc/hosts"]),
+        ("echo 1.2.3.4 x >> /etc/hosts", ["/etc/hosts"]),
+        ("printf '1.2.3.4\\tharbor\\n' >> /etc/hosts", []),
+        ("seq 100000 > /etc/hosts", None),
     ],
 )
 async def test_a_changed_system_is_seen(
     environment: DockerEngineEnvironment, spoilt: str, changed: list[str] | None
 ) -> None:
-    assert changed_system(environment.container) == []
+    network = {"/etc/hosts": await output(environment, "cat /etc/hosts")}
+    assert changed_system(environment.container, network) == []
     await output(environment, spoilt)
     if changed is not None:
-        assert changed_system(environment.container) == changed
+        assert changed_system(environment.container, network) == changed
         return
     with pytest.raises(Unusual):
-        changed_system(environment.container)
+        changed_system(environment.container, network)
+
+
+async def test_an_empty_folder_stays_when_folders_are_renewed(environment: DockerEngineEnvironment) -> None:
+    await output(environment, "umask 022; mkdir /plain")
+    inode = "stat -c %i /plain"
+    before = await output(environment, inode)
+    renew(environment.container, {"/plain": 0o755}, "/logs/.before")
+    assert await output(environment, inode) == before
 
 
 async def test_only_the_process_that_was_noted_is_killed(environment: DockerEngineEnvironment) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.docker.box.network_files import is_same, network_files, network_script, parse_network, removal_script
 from harbortrainer.docker.integrity import restore
 from harbortrainer.docker.integrity.agent_phases import _END_VERIFIER
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.layer import OverlayLayer
 from harbortrainer.docker.integrity.listed_layer import ListedLayer
-from harbortrainer.docker.integrity.network_files import network_files, network_script, parse_network, removal_script
 from harbortrainer.docker.integrity.processes import _Process, _services
 from harbortrainer.harbor import MODE
 from tests.support.deep_folder import deepen
@@ -212,12 +212,13 @@ def test_network_files_are_compared(tmp_path: Path) -> None:
             file.write_text(now)
             content = {str(file): "a b\n\\c\n"}
             ran = subprocess.run([shell, "-c", network_script(content)], capture_output=True, check=False)
-            assert (f"N {file}".encode() in ran.stdout) == differs
+            assert (f"N {file}".encode() in ran.stdout) == differs != is_same(now, content[str(file)])
         for own, differs in [("172.17.0.9\tharbor\n", False), ("1.2.3.4 x\tharbor\n", True), ("1.2.3.4\tx\n", True)]:
             file.write_text(f"a b\n{own}")
-            script = network_script({str(file): "172.17.0.2\tharbor\na b\n"})
+            known = "172.17.0.2\tharbor\na b\n"
+            script = network_script({str(file): known})
             ran = subprocess.run([shell, "-c", script], capture_output=True, check=False)
-            assert (f"N {file}".encode() in ran.stdout) == differs, (shell, own)
+            assert (f"N {file}".encode() in ran.stdout) == differs != is_same(file.read_text(), known), (shell, own)
     assert network_files(b"N /etc/hosts\nother\n") == ["/etc/hosts"] and network_script({}) == ""
 
 

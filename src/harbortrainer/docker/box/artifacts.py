@@ -18,6 +18,7 @@ from harbor.utils.path_filter import filter_paths_by_patterns
 
 from harbortrainer.docker.box.archive import LOGS, WORK, fetch_file, fetch_folder, is_folder
 from harbortrainer.docker.box.files import fetch, fetch_logs
+from harbortrainer.docker.box.root_folder import Unusual, find_folder
 from harbortrainer.docker.daemon import call
 
 UP_SEC, UP_NAP_SEC = 1.0, 0.1
@@ -55,8 +56,12 @@ class CollectedEnvironment(BaseEnvironment):
         """Whether the service's container runs; None = the agent's. Blocks. Raises docker.errors.DockerException."""
 
     async def service_is_dir(self, path: str, *, service: str | None = None, user: str | int | None = None) -> bool:
-        """Ask the daemon, not the container's programs."""
-        return await call(is_folder, await call(self._container_of, service), path)
+        """Look from outside, or ask the daemon; not the container's programs."""
+        container = await call(self._container_of, service)
+        with contextlib.suppress(Unusual):
+            await call(find_folder, container, path)
+            return True
+        return await call(is_folder, container, path)
 
     async def service_download_file(
         self, source_path: str, target_path: Path | str, *, service: str | None = None

@@ -31,8 +31,11 @@ from harbortrainer.docker.box.archive import (
 )
 from harbortrainer.docker.box.container import FILE_RIGHTS, NETWORK_FILES
 from harbortrainer.docker.box.first_process import began, process_folder, root_of
+from harbortrainer.docker.box.network_files import is_same
 
 MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
+_MOST_NETWORK = 64 * 1024  # bytes of a network file
+_SMALL = 64 * 1024  # bytes of a folder itself, which keeps the size that it once had
 MOST_FOLDERS = 64  # of its entries: each may be open
 # Bytes: the daemon and its runtime read these, and wait for a pipe.
 USERS, MOST_USERS = ("/etc/passwd", "/etc/group"), 16 << 20
@@ -87,6 +90,13 @@ def copy_logs(name: str, source: str, target: Path, first: Sequence[str] = (), c
         target.mkdir(parents=True, exist_ok=True)
         with Target(target, f"{source} in container {name}", LOGS) as into:
             return _Logs(folder, into, chosen).copy(first)
+
+
+def find_folder(name: str, path: str) -> None:
+    """Raises Unusual where the path is no folder of the container's own, or leads through links to one."""
+    with _entered(name) as folder, contextlib.ExitStack() as above:
+        for part in _parts(path):
+            folder = _opened(part, folder, above)
 
 
 class _Logs:
@@ -188,13 +198,16 @@ def copy_in(name: str, source: Path, target: str) -> None:
 def renew(name: str, folders: Mapping[str, int], away: str) -> None:
     """Make empty `folders`, with these modes, in place of what is there: a full one becomes `away`-TOKEN.
 
-    Raises Unusual, also for a mount, or a folder of the image that is not empty.
+    One that is empty stays: ext4 takes a millisecond to make another. Raises Unusual, also for a mount, or a folder of
+    the image that is not empty.
     """
     with _entered(name) as root, contextlib.ExitStack() as opened:
         *above_away, last_away = _parts(away)
         for path, mode in folders.items():
             *above, last = _parts(path)
             folder = _way(above, root, opened)
+            if _is_empty(last, mode, folder):
+                continue
             try:
                 os.rmdir(last, dir_fd=folder)
             except FileNotFoundError:
@@ -209,6 +222,15 @@ def renew(name: str, folders: Mapping[str, int], away: str) -> None:
             _made(last, folder, mode, opened)
 
 
+def _is_empty(name: str, mode: int, above: int) -> bool:
+    """Whether an empty folder with this mode is there, which never had many entries, on the same device."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+        folder, is_plain = _opened(name, above, opened), _rights(above, name) == (stat.S_IFDIR | mode, 0, 0, 0, 0)
+        with os.scandir(folder) as entries:
+            return is_plain and os.fstat(folder).st_size <= _SMALL and next(entries, None) is None
+    return False
+
+
 def _way(parts: Sequence[str], folder: int, opened: contextlib.ExitStack) -> int:
     """The folder below an open one, made in place of files and links."""
     for part in parts:
@@ -219,8 +241,8 @@ def _way(parts: Sequence[str], folder: int, opened: contextlib.ExitStack) -> int
     return folder
 
 
-def changed_system(name: str) -> list[str]:
-    """Return which of /, /dev and the network files have other rights, owners or attributes, or other devices.
+def changed_system(name: str, network: Mapping[str, str]) -> list[str]:
+    """Return which of /, /dev and the network files have other rights, owners or attributes, devices, or content.
 
     Raises Unusual when that cannot be told, or /tmp is no folder.
     """
@@ -228,11 +250,18 @@ def changed_system(name: str) -> list[str]:
         _opened("tmp", root, opened)
         folder = _opened("etc", root, opened)
         plain = stat.S_IFREG | FILE_RIGHTS, 0, 0, 0, 0
-        changed = [path for path in NETWORK_FILES if _rights(folder, os.path.basename(path)) != plain]
+        names = {path: os.path.basename(path) for path in NETWORK_FILES}
+        changed = [path for path, file in names.items() if _rights(folder, file) != plain]
+        known = [path for path in network if path not in changed]
+        changed += [path for path in known if not is_same(_content(names[path], folder), network[path])]
         changed += ["/dev"] if _has_other_devices(root, opened) else []
         old = noted.folder if (noted := root_of(name)) else os.fstat(root)
-        is_same = _rights(root, ".") == (old.st_mode, old.st_uid, old.st_gid, 0, 0)
-        return changed if is_same else ["/", *changed]
+        is_old = _rights(root, ".") == (old.st_mode, old.st_uid, old.st_gid, 0, 0)
+        return changed if is_old else ["/", *changed]
+
+
+def _content(name: str, folder: int) -> str:
+    return (_read(os.open(name, READ, dir_fd=folder), _MOST_NETWORK).content or b"").decode(errors="replace")
 
 
 def _rights(folder: int, name: str) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, override
@@ -22,6 +23,7 @@ from harbortrainer.docker.box.first_shell import DOCKER_FRAME, STDERR
 from harbortrainer.docker.box.root_folder import Unusual, check_users
 
 _STDOUT = 1
+_MEMORY = "/dev/shm"  # the runtime writes its file in step with the disk
 _STRANGE = (OSError, ValueError, KeyError, TypeError, Unusual, subprocess.SubprocessError)
 
 
@@ -68,7 +70,7 @@ def _runtime(container: str) -> tuple[list[str], Path]:
 
 def _started(command: Sequence[str], name: str, process: dict[str, Any], seconds: float) -> Pipes:
     """Raises OSError, subprocess.SubprocessError."""
-    with tempfile.TemporaryDirectory(prefix="harbortrainer-") as folder, contextlib.ExitStack() as undo:
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder, contextlib.ExitStack() as undo:
         Path(folder, "process.json").write_text(json.dumps(process))
         own, given = list[io.FileIO](), list[io.FileIO]()
         for inwards in (True, False, False):
@@ -76,17 +78,30 @@ def _started(command: Sequence[str], name: str, process: dict[str, Any], seconds
             own.append(undo.enter_context(writes if inwards else reads))
             given.append(reads if inwards else writes)
         try:
-            subprocess.run(
+            runtime = subprocess.Popen(
                 [*command, "exec", "--detach", f"--process={folder}/process.json", f"--pid-file={folder}/pid", name],
-                stdin=given[0], stdout=given[1], stderr=given[2], timeout=seconds, check=True,
-                env={"PATH": os.environ.get("PATH", os.defpath)},
+                stdin=given[0], stdout=given[1], stderr=given[2], env={"PATH": os.environ.get("PATH", os.defpath)},
             )  # fmt: skip
+            _wait(runtime, seconds)
         finally:
             for one in given:
                 one.close()
         ends = io.FileIO(os.pidfd_open(int(Path(folder, "pid").read_text())))
         undo.pop_all()
         return Pipes(own[0], own[1], own[2], ends)
+
+
+def _wait(runtime: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait for the runtime without looks at it, which Popen.wait makes where time is limited; kill it when it is late.
+
+    Raises subprocess.CalledProcessError.
+    """
+    late = threading.Timer(seconds, runtime.kill)
+    late.start()
+    code = runtime.wait()
+    late.cancel()
+    if code != 0:
+        raise subprocess.CalledProcessError(code, runtime.args)
 
 
 async def streams_of(pipes: Pipes, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -11,6 +11,7 @@ from harbor.models.trial.paths import TrialPaths
 
 from harbortrainer.docker.box.container import committed
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
+from harbortrainer.docker.box.network_files import removal_script
 from harbortrainer.docker.box.root_folder import Unusual, drop_attributes
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.integrity.accounts import LISTS, only_adds
@@ -21,7 +22,6 @@ from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_mad
 from harbortrainer.docker.integrity.footprint import solutions
 from harbortrainer.docker.integrity.image_files import way
 from harbortrainer.docker.integrity.mentions import names_of, words_of, words_of_tests
-from harbortrainer.docker.integrity.network_files import removal_script
 from harbortrainer.docker.integrity.records import Records, records_of
 from harbortrainer.docker.integrity.restore import Survey, moved, put_back, survey
 from harbortrainer.docker.integrity.solution import footprint_of

@@ -11,6 +11,7 @@ from harbor.models.trial.paths import EnvironmentPaths
 from harbortrainer.docker.box.command import IN_SHELL, ShellCommand
 from harbortrainer.docker.box.container import NETWORK_FILES
 from harbortrainer.docker.box.first_process import first_of
+from harbortrainer.docker.box.network_files import READ_NETWORK, network_files, network_script, parse_network
 from harbortrainer.docker.box.root_folder import Unusual, changed_system, renew
 from harbortrainer.docker.box.shell import Output, Shells
 from harbortrainer.docker.daemon import call, engine, first_process
@@ -18,7 +19,6 @@ from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.integrity.asked import Footprint, without_numbers
 from harbortrainer.docker.integrity.change import is_made_anew
 from harbortrainer.docker.integrity.living import shown
-from harbortrainer.docker.integrity.network_files import READ_NETWORK, network_files, network_script, parse_network
 from harbortrainer.docker.integrity.processes import Processes
 from harbortrainer.docker.integrity.restore import Stamps, Survey, restore_folder, stamps, survey
 from harbortrainer.docker.integrity.watch import Process, look
@@ -135,16 +135,11 @@ class AgentPhases:
         """
         if self._image is None:
             raise RuntimeError("the environment was not started")
-        left, changed = await call(_unusual, self._container)
-        self.closed, now = True, await call(_shown, self._container)
+        left, changed, now = await call(_unusual, self._container, self._network)
+        self.closed, self.mounted = True, tuple(changed)
         self.first = dict(self.first.items() & now.items())
-        try:
-            await self._make_ready("\n".join([IN_SHELL, network_script(self._network), *left, "true"]))
-        except (RuntimeError, TimeoutError) as error:  # no shell starts, or a program does not end
-            why = one_line(error) or f"a program did not end within {CLOSE_SEC:g} s"
-            _log.warning("%s could not be made ready for verification: %s", self._container, why)
-            self.mounted = (*self._network, *_SYSTEM)
-        self.mounted = tuple(dict.fromkeys((*self.mounted, *changed)))
+        if left:
+            await self._make_ready("\n".join([IN_SHELL, *left, "true"]))
         if self.image_has_tests:
             await call(restore_folder, self._container, self._image, _TESTS, self._run_id)
         self._shells.drop()
@@ -154,11 +149,18 @@ class AgentPhases:
         self.found = await call(survey, self._container, self.before)
 
     async def _make_ready(self, script: str) -> None:
-        output = await self._shells.run(ShellCommand(script), user="root", seconds=CLOSE_SEC)
+        """Do in the container what could not be done from outside."""
+        try:
+            output = await self._shells.run(ShellCommand(script), user="root", seconds=CLOSE_SEC)
+        except (RuntimeError, TimeoutError) as error:  # no shell starts, or a program does not end
+            why = one_line(error) or f"a program did not end within {CLOSE_SEC:g} s"
+            _log.warning("%s could not be made ready for verification: %s", self._container, why)
+            self.mounted = (*self._network, *_SYSTEM)
+            return
         if output.return_code != 0:
             _log.warning("%s: %s and %s cannot be made again: %s", self._container, _TESTS, _REWARDS, _errors(output))
         folders = [one for one in _SYSTEM if f"D {one}\n".encode() in output.stdout]
-        self.mounted = (*network_files(output.stdout), *folders)
+        self.mounted = tuple(dict.fromkeys((*self.mounted, *network_files(output.stdout), *folders)))
 
     async def restore_mounted(self) -> None:
         """Give what is mounted its content and rights again; a device that is gone cannot be made here."""
@@ -231,18 +233,21 @@ def _shown(container: str) -> dict[int, str]:
     return {}
 
 
-def _unusual(container: str) -> tuple[list[str], list[str]]:
-    """The scripts for what could not be made ready from outside, and what was changed of the system. Blocking."""
+def _unusual(container: str, network: Mapping[str, str]) -> tuple[list[str], list[str], dict[int, str]]:
+    """The scripts for what could not be made ready from outside, what was changed of the system, and `_shown`.
+
+    `network`: content of network files. Blocking.
+    """
     left, changed = list[str](), list[str]()
     try:
-        changed += changed_system(container)
+        changed += changed_system(container, network)
     except Unusual:
-        left.append(_DEVICES)
+        left += [network_script(network), _DEVICES]
     try:
         renew(container, {_TESTS: 0o755, _REWARDS: 0o777}, _AWAY)
     except Unusual:
         left.append(_CLEAN)
-    return left, changed
+    return left, changed, _shown(container)
 
 
 def _errors(output: Output) -> str:

@@ -107,16 +107,17 @@ class Asked:
 
     def allows(self, path: str, *, by_path: bool = True, by_name: bool = True) -> bool:
         """Return whether the task asks for a change at `path`. `by_path`, `by_name`: also by its instruction."""
-        if _normal(path) in self._paths or path.startswith(self._folders):
+        normal = _normal(path)
+        if normal in self._paths or path.startswith(self._folders):
             return True
-        if (by_path and _normal(path) in self._named) or (by_name and self._is_named(path)):
+        if (by_path and normal in self._named) or (by_name and self._is_named(path)):
             return True
         return any(self._has_made(above) for above in way(posixpath.dirname(path)))
 
     def _has_made(self, folder: str) -> bool:
         """Whether the solution made it; where others keep things, too, it has to have put some into it."""
-        is_shared = is_system(folder) or is_of_user(folder)
-        return folder in self._footprint.made and (folder in self._filled or not is_shared)
+        made = folder in self._footprint.made
+        return made and (folder in self._filled or not (is_system(folder) or is_of_user(folder)))
 
     def names_path(self, path: str) -> bool:
         """Return whether the instruction has the whole path, which is nothing that every program reads, and no test."""

@@ -3,7 +3,7 @@
 import functools
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -112,9 +112,16 @@ class _Judge:
         opened, served = self.seen.opened or {}, self._served()
         passed = served | {one.path for one in self.changed.changes if _LOG.match(one.path)}.difference(opened)
         own = [one for one in self.changed.changes if not is_made_anew(one.path) and one.path not in passed]
+        # first of what can be one, since most files of the work are opened by nobody
+        links = self.changed.targets
+        some = [one for one in own if one.path in links or self._counts(one, ()) or self._is_strange(one, beside=False)]
+        return self._causes_of(some) and self._causes_of(own)
+
+    def _causes_of(self, own: Sequence[FileChange]) -> Causes:
         unasked = [one for one in own if not self._is_asked(one)]
         rest = {one.path for one in own} - {one.path for one in unasked}
         self.linked = {target for link, target in self.changed.targets.items() if link in rest}
+        opened = self.seen.opened or ()
         self.work = {path for path in opened if path in rest or path in self.linked or self.asked.names_path(path)}
         unasked = [one for one in unasked if not self._is_work(one)]
         services = tuple(one for one in self.seen.processes if self._is_service(one))
@@ -219,14 +226,15 @@ class _Judge:
         if path in self.changed.shadows:
             return False
         same_program = self.asked.is_twin_program(path, is_link=path in self.changed.targets)
-        own = self.asked.has_solution and (is_system(path) or is_of_user(path))
-        if path in self.linked and (same_program or not own):
-            return one.kind is ChangeKind.ADDED
+        if path in self.linked:
+            own = self.asked.has_solution and (is_system(path) or is_of_user(path))
+            if same_program or not own:
+                return one.kind is ChangeKind.ADDED
         is_module = path in self.changed.packaged and self.asked.is_same_module(path)
         if is_module or (path in self.changed.plain and self.asked.is_setting(path)):
             return True
         beside = one.kind is ChangeKind.ADDED and path in self.changed.plain
-        name = PurePosixPath(path).name
+        name = posixpath.basename(path)
         is_twin = self.asked.is_twin(path) and self.changed.is_new_name(name)
         if beside and (is_twin or same_program):
             return name in self.asked.words or not self._is_before_work(path)
@@ -360,7 +368,7 @@ class _Judge:
         program = self.seen.programs[process]
         words = [word for word in program.words[1:] if not word.startswith("-")][:1]
         for word in (*program.words[:1], *words):
-            path = posixpath.normpath(PurePosixPath(program.cwd, word))
+            path = posixpath.normpath(posixpath.join(program.cwd, word))
             path = self.changed.targets.get(path, path)
             if path in self.work and process in self.seen.readers.get(path, ()):
                 yield path

@@ -168,7 +168,7 @@ class OverlayLayer:
         `found`: the image's entry.
         """
         entry = os.lstat(self._upper + path)
-        stamp = (entry.st_ino, entry.st_ctime_ns)
+        self._modes[path], stamp = entry.st_mode, (entry.st_ino, entry.st_ctime_ns)
         if stat.S_ISCHR(entry.st_mode):  # a whiteout; device nodes cannot be made here
             return [FileChange(path, ChangeKind.REMOVED, stamp=stamp)] if found else [], None
         kind = ChangeKind.CHANGED if found else ChangeKind.ADDED

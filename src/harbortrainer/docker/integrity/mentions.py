@@ -59,7 +59,7 @@ def _told_by(seen: Seen) -> Iterator[str]:
     yield from (path for path in opened if not is_program(path) and not path.startswith((_TESTS, "/proc/", "/dev/")))
     for program in seen.programs.values():
         for word in program.words[:2]:
-            path = posixpath.normpath(PurePosixPath(program.cwd, word))
+            path = posixpath.normpath(posixpath.join(program.cwd, word))
             if path in opened:
                 yield path
 

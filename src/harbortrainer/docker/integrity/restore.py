@@ -11,7 +11,7 @@ import itertools
 import posixpath
 import tarfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from harbortrainer.docker.box.archive import entry
@@ -79,7 +79,8 @@ def survey(container: str, before: Stamps, most: int = MOST_CHANGES) -> Survey:
     layer = layer_of(container)
     assert layer is not None
     kept = (one for one in _changes(layer) if one.stamp is None or before.get(one.path) != one.stamp)
-    found = [replace(one, stamp=None) for one in itertools.islice(kept, most + 1)]  # stamps are a third of them
+    some = itertools.islice(kept, most + 1)
+    found = [FileChange(one.path, one.kind, one.folder, shallow=one.shallow) for one in some]  # stamps are a third
     return Survey(layer, tuple(sorted(found[:most])), whole=layer.whole and len(found) <= most)
 
 

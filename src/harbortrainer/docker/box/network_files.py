@@ -35,6 +35,12 @@ def parse_network(listed: str) -> dict[str, str]:
     return {file: "".join(f"{line}\n" for line in lines.get(file, ())) for file in whole}
 
 
+def is_same(content: str, known: str) -> bool:
+    """Return whether a file has the content that READ_NETWORK showed, but for the container's own name."""
+    lines = content if content.endswith("\n") or not content else f"{content}\n"
+    return _OWN_NAME.sub("", lines) == _OWN_NAME.sub("", known)
+
+
 def network_script(files: Mapping[str, str]) -> str:
     """Return a script that prints "N FILE" for each file that differs from its content in `files`."""
     lines = [f'o="\t{HOSTNAME}"; r="read -r"; [ -n "$BASH_VERSION" ] && r="read -r -n {_PIECE}"'] if files else []
