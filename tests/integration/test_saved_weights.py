@@ -75,8 +75,10 @@ def test_killed_after_init_and_resumed_it_ends_with_the_same_weights(server_url:
     process.communicate()
     assert [record["step"] for record in read_lines(run / "checkpoints.jsonl")] == [0], "killed before it trained"
     served([f"resume={run}", f"logs_dir={source.parent}", "run_name=killed"])
-    expected = logprobs(server_url, checkpoint(unbroken, 1))
-    assert logprobs(server_url, checkpoint(run, 1)) == pytest.approx(expected, abs=1e-5, rel=1e-5)
+    start, expected = (logprobs(server_url, checkpoint(unbroken, step)) for step in (0, 1))
+    found = logprobs(server_url, checkpoint(run, 1))
+    # Adam's first step is as long where a gradient is nearly 0, whose sign hangs on the program that computed it
+    assert np.abs(found - expected).max() < 0.01 * np.abs(expected - start).max()
     graded = [r["trial"] for r in read_lines(run / "ledger.jsonl") if r.get("fate") == "graded"]
     assert len(graded) == len(set(graded)) == 8, "no finished trial was run again"
     assert read_lines(run / "metrics.jsonl")[-1]["optim/server_step"] == 1, "Adam starts afresh"
