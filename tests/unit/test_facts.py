@@ -1,6 +1,7 @@
 """What is known of task directories is found again only where files have changed."""
 
 import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -59,7 +60,9 @@ def test_a_file_that_has_just_changed_is_read_again(tmp_path: Path) -> None:
 
 def test_without_a_disk_for_them_facts_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/no/such")
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/no/such")
     task = old_task(tmp_path / "set" / "a")
+    read_run([task, task], many=1)
     assert fact(task, "n", lambda: 1) == 1
     facts._store(str(task.parent)).save()
 

@@ -38,7 +38,7 @@ def read_on_all_cores(tasks: Sequence[Path], reader: Sequence[str], many: int) -
     if cores < 2:
         return
     share = -(-len(new) // cores)
-    with tempfile.TemporaryDirectory() as place:
+    with contextlib.suppress(OSError), tempfile.TemporaryDirectory() as place:  # without a disk none is kept
         running: list[subprocess.Popen[bytes]] = []
         for n in range(cores):
             cache = Path(place, str(n))
