@@ -67,6 +67,7 @@ def test_without_a_disk_for_them_facts_are_found_again(tmp_path: Path, monkeypat
     facts._store(str(task.parent)).save()
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one process a core")
 def test_new_tasks_are_read_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [write_task(tmp_path / "set" / f"t{n}") for n in range(4)]
     (tasks[3] / "task.toml").write_text("= no toml")
