@@ -90,7 +90,7 @@ def choose(args: argparse.Namespace) -> None:
 
     config = model_config()
     if args.sampler == "auto":
-        able = "vllm" in args.repairs and positions.is_ours(config) and experts_of(config) is None
+        able = "vllm" in args.repairs and positions.is_ours(config) and not any(map(config.get, MOE_FIELDS))
         if not able:
             args.sampler = "jax"
             sampler_memory.leave_to_trainer()
@@ -175,11 +175,6 @@ def check(args: argparse.Namespace) -> None:
     """Exits with one line for what vLLM cannot do here."""
     if "vllm" not in args.repairs:
         sys.exit("--sampler vllm: needs the repair vllm; set SKYRL_TX_REPAIRS=all or SAMPLER=jax")
-
-
-def experts_of(config: dict[str, Any]) -> str | None:
-    """The field that makes it a mixture of experts."""
-    return next((name for name in MOE_FIELDS if config.get(name)), None)
 
 
 def check_flags(text: str) -> None:

@@ -29,15 +29,15 @@ def _read(task: Path, purpose: str) -> None:
     from harbortrainer.docker.images.needs import steps
     from harbortrainer.venues.harbor.environment import is_plain
 
-    content, fault = digest(task), find_fault(task)
+    content, is_whole = digest(task), find_fault(task) is None
+    if is_whole:
+        names_of(task)
     if purpose == "list":
         metadata(task)
         identify_folder(Task(task.name, task, content))
-    else:
-        category(task)
-    if fault is None:
-        names_of(task)
-    if fault is None and purpose == "run":
+        return
+    category(task)
+    if is_whole:
         steps(task)
         is_plain(task)
         task_needs(task, {})
