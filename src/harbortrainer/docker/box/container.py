@@ -15,6 +15,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from harbortrainer.docker.box.archive import TooMuch, raise_for_status, url_of
+from harbortrainer.docker.box.first_process import first_of
 from harbortrainer.docker.box.holders import Holders, Key
 from harbortrainer.docker.box.terminals import limit_terminals
 from harbortrainer.docker.daemon import engine, first_process, remove_container
@@ -219,14 +220,14 @@ def _host_config(spec: ContainerSpec, network: str) -> dict[str, Any]:
 
 
 def is_running(name: str) -> bool:
-    """Return whether the container runs; where its first process is no more, after the daemon knows it, too.
+    """Return whether the container runs; once its first process has ended, give the daemon seconds to know it.
 
     Raises docker.errors.APIError when the container was removed.
     """
     give_up = time.monotonic() + _LATE_SEC
     while (state := engine().inspect_container(name)["State"])["Running"] and not _lives(state["Pid"]):
         if time.monotonic() > give_up:
-            return True  # its processes are of another machine
+            return first_of(name) != state["Pid"]  # then its processes are of another machine
         time.sleep(_NAP_SEC)
     return state["Running"]
 
