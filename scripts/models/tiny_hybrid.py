@@ -1,11 +1,11 @@
 """A Qwen3.5 of random weights under a given tokenizer, to test or try a server:
 
-    tiny_hybrid.py TOKENIZER_DIRECTORY DIRECTORY [text|published] [float32|bfloat16] [tiny|wide|4b]
+    tiny_hybrid.py TOKENIZER_DIRECTORY DIRECTORY [text|published] [float32|bfloat16] [tiny|wide|4b|4b-half]
 
 Three layers of linear attention and one of attention, by turns. "text" is Qwen3_5ForCausalLM as transformers saves it,
 "published" Qwen3_5ForConditionalGeneration with the dtype at the top, without the weights of its image part. vLLM's CPU
 kernels take the head sizes of "wide", not those of "tiny". "4b" is the shape of Qwen3.5-4B (8 GB in bfloat16,
-computed by 16 cores).
+computed by 16 cores), "4b-half" has half of its layers.
 """
 
 import json
@@ -47,6 +47,7 @@ SHAPES = {
     "tiny": Shape(64, 128, 4, 4, 2, 32, 2, 4, 16),
     "wide": Shape(64, 128, 4, 2, 1, 128, 1, 2, 128),
     "4b": Shape(2560, 9216, 32, 16, 4, 256, 16, 32, 128, 248_320),
+    "4b-half": Shape(2560, 9216, 16, 16, 4, 256, 16, 32, 128, 248_320),
 }
 
 
