@@ -15,13 +15,14 @@ from tests.conftest import ROOT
 
 # What runs trials in containers: only these modules and packages may name Docker or Harbor, and import from them.
 ROOMS = {
-    "bundled.agents.programs", "bundled.hosts.afterwards", "bundled.hosts.facts", "bundled.hosts.messages",
-    "bundled.hosts.node", "bundled.hosts.ray_cluster", "docker", "doctor", "harbor", "policy.tinker_llm", "qualify",
-    "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues",
+    "bundled.agents.checks", "bundled.agents.installed", "bundled.agents.listener", "bundled.agents.program",
+    "bundled.agents.programs", "bundled.agents.relay", "bundled.agents.session", "bundled.hosts.afterwards",
+    "bundled.hosts.facts", "bundled.hosts.messages", "bundled.hosts.node", "bundled.hosts.ray_cluster", "docker",
+    "doctor", "harbor", "policy.tinker_llm", "qualify", "tasks.fetch", "tasks.folder_identity", "tasks.folders",
+    "venues",
 }  # fmt: skip
 # Names that users or libraries have given, once or twice each; none of these imports one of the rooms.
 QUOTES = {
-    "face": "the class of an agent is shown",
     "__init__": "Harbor and LiteLLM read these variables",
     "cli.main": "what commands do",
     "commands": "what commands do",

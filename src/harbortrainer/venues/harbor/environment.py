@@ -22,7 +22,7 @@ from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.plugins import FORM, bring
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.text import meant
-from harbortrainer.venues.harbor.program import TERMINUS, check_agent, mounts, program_of
+from harbortrainer.venues.harbor.container_agent import TERMINUS, agent_of, check_agent
 
 PREBUILT_ONLY = "prebuilt_only"
 
@@ -91,25 +91,25 @@ def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -
 
     A given override_memory_mb stays as it is. Raises UserError for tasks that only Terminus-2 can do here.
     """
-    if (program := program_of(config)) is None:
+    if (agent := agent_of(config)) is None:
         return environment
     task = task_config(task_dir)
     if (task_dir / "environment" / COMPOSE).exists():
         raise UserError(
-            f"agent={program.name}: task {task_dir.name} has {COMPOSE}, for which only agent={TERMINUS} works; "
+            f"agent={agent.name}: task {task_dir.name} has {COMPOSE}, for which only agent={TERMINUS} works; "
             f"tasks_exclude={task_dir.name} leaves it out"
         )
     memory = environment.override_memory_mb
     if memory is None and task.environment.memory_mb:
-        memory = task.environment.memory_mb + program.memory_mb
-    mounted = [*(environment.mounts or ()), *mounts(config)]
+        memory = task.environment.memory_mb + agent.memory_mb
+    mounted = [*(environment.mounts or ()), *agent.mounts(config)]
     return environment.model_copy(update={"override_memory_mb": memory, "mounts": mounted or None})
 
 
 def check_agent_tasks(task_dirs: Iterable[Path], config: Config, template: ChatTemplate) -> None:
     """Check that the run's agents work here, with all tasks and with the model's template. Raises UserError."""
     check_agent(config)
-    configs = [one for one in by_agent(config) if program_of(one) is not None]
+    configs = [one for one in by_agent(config) if agent_of(one) is not None]
     if configs:
         Prompts(template)
     for task_dir in task_dirs if configs else ():

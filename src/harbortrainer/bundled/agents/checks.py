@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from harbortrainer.bundled.agents.address import MOUNT
+from harbortrainer.bundled.agents.listener import listener_problem
+from harbortrainer.bundled.agents.program import Program
 from harbortrainer.config import Config
-from harbortrainer.docker.box.listener import listener_problem
 from harbortrainer.docker.box.one_off import start_problem
 from harbortrainer.docker.checks.preflight import task_needs
 from harbortrainer.docker.images.inventory import image_ids
@@ -12,7 +14,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.agents import by_agent
 from harbortrainer.plugins import known
 from harbortrainer.run.agent_pack import packed_version
-from harbortrainer.venues.harbor.program import MOUNT, TERMINUS, check_agent, mounts, named, program_of
+from harbortrainer.venues.harbor.container_agent import TERMINUS, agent_of, check_agent, named
 
 
 def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
@@ -26,7 +28,8 @@ def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
     if config.agents_dir is not None:
         lines.append(f"packed in {config.agents_dir}: {', '.join(_packed(config.agents_dir)) or 'none'}")
     check_agent(config)
-    return [*lines, *(_started(one, tasks) for one in by_agent(config) if program_of(one) is not None)]
+    programs = [(one, agent) for one in by_agent(config) if isinstance(agent := agent_of(one), Program)]
+    return [*lines, *(_started(one, program, tasks) for one, program in programs)]
 
 
 def _packed(agents_dir: str) -> list[str]:
@@ -35,9 +38,8 @@ def _packed(agents_dir: str) -> list[str]:
     return [f"{name} {version} ({named('agent', name).memory_mb} MB)" for name, version in packed.items()]
 
 
-def _started(config: Config, tasks: Sequence[Path]) -> str:
+def _started(config: Config, program: Program, tasks: Sequence[Path]) -> str:
     """In how many images the program starts, within its task's memory. Raises UserError with a line for each other."""
-    program = named("agent", config.agent)
     command = f'PATH="{MOUNT}/bin:$PATH"; {program.program} --help'
     images: dict[tuple[str, int], str] = {}  # and memory, to the name of a task
     missing = 0
@@ -51,7 +53,7 @@ def _started(config: Config, tasks: Sequence[Path]) -> str:
         f"agent={program.name}: task {task}: {program.program} does not start in its image: {why}; pack it "
         "on a machine whose C library is as old as the image's, or install it in the image"
         for (image, memory), task in images.items()
-        if (why := start_problem(image, command, mounts(config), memory))
+        if (why := start_problem(image, command, program.mounts(config), memory))
     ]
     if faults:
         raise UserError("\n".join(faults))
