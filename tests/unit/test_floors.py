@@ -17,9 +17,9 @@ from tests.conftest import ROOT
 ROOMS = {
     "bundled.agents.checks", "bundled.agents.installed", "bundled.agents.listener", "bundled.agents.program",
     "bundled.agents.programs", "bundled.agents.relay", "bundled.agents.session", "bundled.hosts.afterwards",
-    "bundled.hosts.facts", "bundled.hosts.messages", "bundled.hosts.node", "bundled.hosts.ray_cluster", "docker",
-    "doctor", "harbor", "policy.tinker_llm", "qualify", "tasks.fetch", "tasks.folder_identity", "tasks.folders",
-    "venues",
+    "bundled.hosts.copies", "bundled.hosts.facts", "bundled.hosts.messages", "bundled.hosts.node",
+    "bundled.hosts.ray_cluster", "docker", "doctor", "harbor", "policy.tinker_llm", "qualify", "tasks.fetch",
+    "tasks.folder_identity", "tasks.folders", "venues",
 }  # fmt: skip
 # Names that users or libraries have given, once or twice each; none of these imports one of the rooms.
 QUOTES = {

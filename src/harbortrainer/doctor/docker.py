@@ -16,7 +16,7 @@ from harbortrainer.bundled.agents.checks import agent_lines
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.docker.checks.preflight import check_docker, connect
-from harbortrainer.docker.images.needs import needs_note
+from harbortrainer.docker.images.inventory import needs_note
 from harbortrainer.docker.images.origins import set_origins
 from harbortrainer.docker.images.supply import builds_at_once
 from harbortrainer.docker.keeping.cleaning import GB, Candidate, candidates, disk_usage, ending

@@ -28,8 +28,7 @@ from harbortrainer.tasks.folders import (
     read_quarantine,
     read_settings,
 )
-from harbortrainer.tasks.names import name_families
-from harbortrainer.tasks.sources import chosen_names, find_sources, load_sources, with_families
+from harbortrainer.tasks.sources import chosen_names, find_sources, load_sources, name_families, with_families
 from harbortrainer.tasks.split import families, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import identify

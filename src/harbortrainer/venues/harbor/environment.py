@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, Str
 
 from harbortrainer.config import Config
 from harbortrainer.docker.box.compose import COMPOSE, read_compose
-from harbortrainer.docker.checks.preflight import network_modes
-from harbortrainer.durable.facts import fact
+from harbortrainer.docker.checks.preflight import network_modes, task_needs
 from harbortrainer.errors import UserError, wrong_field
 from harbortrainer.harbor import task_config
 from harbortrainer.learning.agents import by_agent
@@ -123,7 +121,8 @@ def check_tasks(task_dirs: Collection[Path], environment_type: str, environment_
     if ":" not in environment_type:
         _check_sandboxes(_environment_type(environment_type))
     faults: dict[str, None] = {}
-    plain = [one for one in task_dirs if is_plain(one)]  # all alike for what is checked
+    needs = [task_needs(one, {}) for one in task_dirs]
+    plain = [one.path for one in needs if not (one.compose or one.hosts_listed)]  # all alike for what is checked
     alike = {*plain}
     for task_dir in (*plain[:1], *(one for one in task_dirs if one not in alike)):
         try:
@@ -132,18 +131,6 @@ def check_tasks(task_dirs: Collection[Path], environment_type: str, environment_
             faults[str(error)] = None
     if faults:
         raise UserError("\n".join(faults))
-
-
-def is_plain(task_dir: Path) -> bool:
-    """Return whether a task has neither a compose file nor a list of hosts that it may reach."""
-    return fact(task_dir, "plain", partial(_is_plain, task_dir))
-
-
-def _is_plain(task_dir: Path) -> bool:
-    if (task_dir / "environment" / COMPOSE).exists():
-        return False
-    task = task_config(task_dir)
-    return NetworkMode.ALLOWLIST not in network_modes(task)
 
 
 def python_warning(version: tuple[int, int, int] = sys.version_info[:3]) -> list[str]:

@@ -6,7 +6,6 @@ import gc
 import pkgutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 
 from harbortrainer.config import Config
@@ -73,9 +72,8 @@ class HarborRoom:
             window = None  # hosts of a cluster keep all images, which they compare
             if config.hosts == "none":
                 window = await in_daemon_thread(self._docker.window, config.images_gb)
-            works = partial(self._docker.network_works, run_id=self._run_id)
             patience, n_tasks, push = config.outage_limit_sec, len(folders), self._docker.push
-            supply = ImageSupply(make, builds_at_once(), patience, say, n_tasks, window=window, works=works, push=push)
+            supply = ImageSupply(make, builds_at_once(), patience, say, n_tasks, window=window, push=push)
             try:
                 network = in_daemon_thread(self._docker.open_network, folders)
                 await asyncio.gather(warm_up(config), network)
