@@ -82,7 +82,7 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
         trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
         ratios = read_log_ratios(run, trial.folder, trial.name)
         of_turns = tokens(trajectory.turns, pieces, ratios, trajectory.side_segments)
-        shown |= {"tokens": of_turns, "times": trajectory.times, "stats": trajectory.stats}
+        shown["tokens"] = of_turns
         shown["shaping"] = trajectory.shaping
         messages = messages or [{"role": "agent", "text": cut(turn.text)} for turn in trajectory.turns]
     except UserError as error:
