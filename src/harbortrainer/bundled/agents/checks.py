@@ -1,20 +1,28 @@
 """Which agents can run here, for `doctor docker`: what is packed, how they reach the policy, whether they start."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from docker.types import LogConfig
 
 from harbortrainer.bundled.agents.address import MOUNT
 from harbortrainer.bundled.agents.listener import listener_problem
 from harbortrainer.bundled.agents.program import Program
 from harbortrainer.config import Config
-from harbortrainer.docker.box.one_off import start_problem
+from harbortrainer.docker.box.one_off import one_off
 from harbortrainer.docker.checks.preflight import task_needs
+from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.inventory import image_ids
 from harbortrainer.errors import UserError
 from harbortrainer.learning.agents import by_agent
 from harbortrainer.plugins import known
 from harbortrainer.run.agent_pack import packed_version
 from harbortrainer.venues.harbor.container_agent import TERMINUS, agent_of, check_agent, named
+
+START_SEC = 60  # for a program's help to be printed
+_WORDS = 200
+_KILLED = 137
 
 
 def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
@@ -59,3 +67,21 @@ def _started(config: Config, program: Program, tasks: Sequence[Path]) -> str:
         raise UserError("\n".join(faults))
     left = f"; {missing} tasks' images are not built yet and were not tried" if missing else ""
     return f"agent={program.name}: {program.program} starts in {len(images)} images{left}"
+
+
+def start_problem(image: str, command: str, mounts: Sequence[Mapping[str, Any]], memory_mb: int) -> str:
+    """Return why a command of a mounted program fails in an image, in one line; "" = it does not.
+
+    Processor, C library and memory must suit it. `memory_mb`: 0 = no limit. Raises docker.errors.DockerException;
+    requests.RequestException, also when it takes over START_SEC.
+    """
+    client, binds = engine(), [f"{mount['source']}:{mount['target']}:ro" for mount in mounts]
+    limits = {"network_mode": "none", "binds": binds, "mem_limit": memory_mb << 20 or None, "pids_limit": 512}
+    log = LogConfig(type="json-file", config={"max-size": "1m"})
+    with one_off(image, ["sh", "-c", command], "doctor", log_config=log, **limits) as made:
+        client.start(made)
+        status = client.wait(made, timeout=START_SEC)["StatusCode"]
+        output = client.logs(made).decode(errors="replace")
+    if status == _KILLED:
+        return f"it was killed with {memory_mb} MB of memory"
+    return (" ".join(output.split())[-_WORDS:] or f"exit status {status}") if status else ""
