@@ -15,6 +15,7 @@ from harbortrainer.docker.daemon import engine, engine_until
 from harbortrainer.docker.images.builds import REPOSITORY, ImageError, follow, is_here
 from harbortrainer.docker.images.origins import fetch, share
 from harbortrainer.docker.keeping.ownership import image_labels
+from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 
 INSTALL_SEC = 240  # as Harbor's limit in a trial
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -48,14 +49,20 @@ def tmux_reference(image_id: str) -> str:
 def with_tmux(base: str, run_id: str, stop: threading.Event) -> tuple[str, bool]:
     """Return the image that has tmux, `base` itself or one made of it, and whether it was made now.
 
-    The new image differs from `base` in nothing else. Raises ImageError when tmux cannot be installed, DockerException.
+    The new image differs from `base` in nothing else. Raises ImageError when tmux cannot be installed, DockerException,
+    DiskFault.
     """
     found = engine().inspect_image(base)
     config = found["Config"] or {}
     name = tmux_reference(found["Id"])
     if is_here(name):
         return name, False
+    known = cache_folder("with-tmux") / found["Id"].removeprefix("sha256:")  # a look takes 0.2 s
+    if known.is_file():
+        return base, False
     if _has_tmux(base, config, run_id):
+        make_folder(known.parent)
+        replace_text(known, "")
         return base, False
     if config.get("OnBuild"):
         raise ImageError(f"cannot add tmux to {base}: its ONBUILD instructions would run")
