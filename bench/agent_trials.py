@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from bench import report
+from harbortrainer.bundled.agents.session import AgentService
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.keeping import cleaning
@@ -26,7 +27,6 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.venue import RunParts
-from harbortrainer.venues.harbor.agent_session import AgentService
 from harbortrainer.venues.harbor.trial import LocalHost
 from tests.support.agent_endings import AGENTS, HELLO, PACK, RUN, demand_packed, script
 from tests.support.fakes import Request, ScriptedClient

@@ -12,6 +12,7 @@ from typing import Any
 import chz
 
 from harbortrainer.backend.own_loss import LossSequence
+from harbortrainer.bundled.agents.program import Program
 from harbortrainer.cli.arguments import validate
 from harbortrainer.cli.main import load_environment, until_stopped
 from harbortrainer.config import Config, RunSettings
@@ -37,7 +38,6 @@ from harbortrainer.stopping import SIGNAL_STATUS, Stop
 from harbortrainer.tasks.task import Task
 from harbortrainer.training.outside import Outside, StartWandb
 from harbortrainer.training.session import run_training
-from harbortrainer.venues.harbor.program import Program
 
 __all__ = [
     "Config", "EvalConfig", "LossSequence", "Outcome", "Program", "Run", "SftConfig", "Task",

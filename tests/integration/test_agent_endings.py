@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.rollout.quarantine import SAMPLING
-from harbortrainer.venues.harbor.program import named
-from tests.support.agent_endings import AGENTS, BESIDE, CASES, PACK, RUN, WORK, Ended, run_all
+from tests.support.agent_endings import AGENTS, BESIDE, CASES, PACK, RUN, WORK, Ended, command, run_all
 from tests.support.docker_parts import containers
 
 BY_DAY = {
@@ -29,7 +28,7 @@ Endings = dict[tuple[str, str], Ended]
 
 
 def packed(agent: str) -> bool:
-    return (PACK / "bin" / named("agent", agent).program).is_file()
+    return (PACK / "bin" / command(agent)).is_file()
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.bundled.agents import session as agent_session
+from harbortrainer.bundled.agents.address import MOUNT, PORT, PYTHONS
+from harbortrainer.bundled.agents.checks import agent_lines
+from harbortrainer.bundled.agents.listener import listener_problem
+from harbortrainer.bundled.agents.relay import Relay
 from harbortrainer.config import Config
-from harbortrainer.docker.box.listener import listener_problem
-from harbortrainer.docker.box.relay import Relay
-from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.learning.treatment import UNFIT
-from harbortrainer.venues.harbor import agent_session
-from harbortrainer.venues.harbor.program import MOUNT, PORT, PYTHONS
 from tests.conftest import ROOT
 from tests.support.agent_endings import HELLO, KILL, PACK, RUN, TEST, WORK, call, run, script, solves
 from tests.support.docker_parts import prepare_images, started, write_task

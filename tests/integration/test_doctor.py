@@ -21,7 +21,6 @@ from tests.support.tiers import first
 LIMIT_SEC = 30.0
 DEFECTS = (
     "a late first sample leaves training alone (defect 1)",
-    "an older sampler leaves training alone (defect 1)",
     "a used sampler stays frozen while training continues (defect 2)",
     "reduction",
 )

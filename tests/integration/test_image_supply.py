@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,8 @@ from harbortrainer.docker.checks.host import DockerHost, maker
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import image as images
 from harbortrainer.docker.images.supply import ImageSupply
-from harbortrainer.docker.network.bridge import forget_network
 from harbortrainer.learning.treatment import UNSUPPLIED
-from tests.support.docker_parts import BASE, a_run, write_task
-from tests.support.outside import PORT, run, web_server
+from tests.support.docker_parts import BASE, write_task
 from tests.support.own_daemon import OwnDaemon, own_daemon
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -129,15 +126,3 @@ async def test_a_daemon_that_is_restarted_during_builds_costs_only_time(tmp_path
         await asyncio.to_thread(daemon.start)
         assert (await waiting, await lacking(supply, last)) == ("", "")
         assert engine().inspect_image(images.task_reference(first / "environment"))["Id"] == made
-
-
-async def test_a_dead_url_is_told_from_a_network_that_is_away(tmp_path: Path, daemon: OwnDaemon) -> None:
-    outside, run_id = "198.51.100.7", a_run("reach")
-    lines = f"RUN curl http://gone.invalid/x http://{outside}:{PORT}/y\n"
-    task = write_task(tmp_path / "task", dockerfile=f"{BASE}{lines}")
-    run(*daemon.inside, "ip", "addr", "add", f"{outside}/32", "dev", "lo")
-    works = partial(DockerHost().network_works, task, "curl: (6) Could not resolve host: gone.invalid", run_id)
-    with web_server(tmp_path, outside, *daemon.inside):
-        assert await works()
-    assert not await works()
-    forget_network()

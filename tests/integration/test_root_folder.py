@@ -94,7 +94,7 @@ async def test_both_ways_leave_the_same_files(
     seen = await output(environment, look)
     await output(environment, "rm -r /in")
     monkeypatch.setattr(first_process, "_roots", {})  # tar and the daemon do it
-    files = Files(environment.container, environment._shells)  # pyright: ignore[reportPrivateUsage]
+    files = Files(environment.container)
     await files.upload_dir(source, "/in")
     await files.download_dir("/in", by_tar)
     assert await output(environment, look) == seen and "./sub/file 604 root root f 256" in seen
@@ -233,14 +233,6 @@ async def test_a_changed_system_is_seen(
         return
     with pytest.raises(Unusual):
         changed_system(environment.container, network)
-
-
-async def test_an_empty_folder_stays_when_folders_are_renewed(environment: DockerEngineEnvironment) -> None:
-    await output(environment, "umask 022; mkdir /plain")
-    inode = "stat -c %i /plain"
-    before = await output(environment, inode)
-    renew(environment.container, {"/plain": 0o755}, "/logs/.before")
-    assert await output(environment, inode) == before
 
 
 async def test_only_the_process_that_was_noted_is_killed(environment: DockerEngineEnvironment) -> None:

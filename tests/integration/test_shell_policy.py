@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.bundled.agents.session import AgentService
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.learning.datums import training_sequences
@@ -19,7 +20,6 @@ from harbortrainer.sft.dataset import load_dataset
 from harbortrainer.sft_config import SftConfig
 from harbortrainer.tasks.folders import digest
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.harbor.agent_session import AgentService
 from harbortrainer.venues.harbor.trial import LocalHost
 from scripts.easy import make_tasks as easy_tasks
 from scripts.easy.demonstrations import write_records

@@ -7,8 +7,7 @@ import pytest
 
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images import image as images
-from harbortrainer.docker.images.inventory import image_ids, missing_images
-from harbortrainer.docker.images.needs import needs_note
+from harbortrainer.docker.images.inventory import image_ids, missing_images, needs_note
 from harbortrainer.docker.keeping import ownership
 from tests.support.docker_parts import BASE, a_run, prepare_images, remove_run, up, write_task
 from tests.support.task_folder import MIRROR

@@ -18,6 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from harbortrainer.bundled.agents.address import PORT
+from harbortrainer.bundled.agents.program import Program
+from harbortrainer.bundled.agents.session import AgentService, AgentSession
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.keeping import cleaning
@@ -30,8 +33,7 @@ from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.venue import RunParts
-from harbortrainer.venues.harbor.agent_session import AgentService, AgentSession
-from harbortrainer.venues.harbor.program import PORT, check_agent, named
+from harbortrainer.venues.harbor.container_agent import check_agent, named
 from harbortrainer.venues.harbor.trial import LocalHost
 from tests.conftest import ROOT
 from tests.support.fakes import Request, ScriptedClient
@@ -272,10 +274,16 @@ def _disconnects(live: Live) -> Said:
     return lambda request: next(said) if next(asked) else dropped(next(said))
 
 
+def command(agent: str) -> str:
+    program = named("agent", agent)
+    assert isinstance(program, Program)
+    return program.program
+
+
 def _breaks(agent: str, folder: Path) -> dict[str, Any]:
     """A pack whose program breaks before its first call, as Harbor's own install of mini-swe-agent does."""
     (folder / "pack" / "bin").mkdir(parents=True)
-    program = folder / "pack" / "bin" / named("agent", agent).program
+    program = folder / "pack" / "bin" / command(agent)
     program.write_text("#!/bin/sh\necho ModuleNotFoundError: No module named mcp\nexit 1\n")
     program.chmod(0o755)
     return {"agents_dir": str(folder / "pack")}

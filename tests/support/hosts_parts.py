@@ -19,7 +19,7 @@ from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.run.trajectories import read_batch, write_trajectory
 from harbortrainer.tasks.folders import load_tasks
-from harbortrainer.venues.harbor.program import TERMINUS
+from harbortrainer.venues.harbor.container_agent import TERMINUS
 from harbortrainer.venues.harbor.venue import HarborVenue
 from tests.support.fakes import Request, ScriptedClient, chat_template
 from tests.support.families import QWEN_TOOLS, chat_of

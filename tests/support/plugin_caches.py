@@ -2,10 +2,10 @@
 
 from harbortrainer.model_api.service import wires
 from harbortrainer.plugins import bring, plugin
-from harbortrainer.venues.harbor.program import PROGRAMS
+from harbortrainer.venues.harbor.container_agent import AGENTS
 
 
 def forget() -> None:
     for cached in (bring, plugin, wires):
         cached.cache_clear()
-    PROGRAMS.clear()
+    AGENTS.clear()

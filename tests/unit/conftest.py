@@ -12,14 +12,14 @@ from tests.support.report_walk import Walk, walker
 END = "-----END CERTIFICATE-----\n"
 SHORT = {  # seconds between two tries or looks, which nothing here needs
     "harbortrainer.backend.health": {"POLL_SEC": 0.02},
-    "harbortrainer.docker.box.relay": {"PAUSE_SEC": 0.01},
+    "harbortrainer.bundled.agents.relay": {"PAUSE_SEC": 0.01},
     "harbortrainer.docker.daemon": {"FIRST_PAUSE_SEC": 0.001, "LONGEST_PAUSE_SEC": 0.005},
     "harbortrainer.docker.images.supply": {"PAUSES_SEC": (0.001, 0.001)},
     "harbortrainer.docker.keeping.cleaning": {"FIRST_PAUSE_SEC": 0.01},
     "harbortrainer.model_api.service": {"PING_SEC": 0.01},
     "harbortrainer.other_models.remote_policy": {"FIRST_PAUSE_SEC": 0.01, "LONGEST_PAUSE_SEC": 0.02},
     "harbortrainer.training.outage": {"FIRST_PAUSE_SEC": 0.001},
-    "harbortrainer.venues.harbor.installed": {"GRACE_SEC": 0.01},
+    "harbortrainer.bundled.agents.installed": {"GRACE_SEC": 0.01},
     "repairs.vllm_adapters": {"LOAD_PAUSE_SEC": 0.01, "LOOK_SEC": 0.001},
     "repairs.vllm_client": {"POLL_SEC": 0.01},
     "repairs.vllm_sampling": {"PAUSE_SEC": 0.01},

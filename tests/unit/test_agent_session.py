@@ -16,15 +16,15 @@ from docker.errors import DockerException
 from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.models.agent.context import AgentContext
 
+from harbortrainer.bundled.agents import installed
+from harbortrainer.bundled.agents.listener import NoPython, ShutOut, listen_in
+from harbortrainer.bundled.agents.session import LAST_OUTPUT, AgentSession
 from harbortrainer.docker.box.artifacts import CollectedEnvironment
-from harbortrainer.docker.box.listener import NoPython, ShutOut, listen_in
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Turn
 from harbortrainer.model_api.reply import Over
 from harbortrainer.policy.sampler import SamplingError
 from harbortrainer.rollout.quarantine import UNANSWERED
-from harbortrainer.venues.harbor import installed
-from harbortrainer.venues.harbor.agent_session import LAST_OUTPUT, AgentSession
 from tests.support.fake_engine import FakeEngine, use_engine
 from tests.support.tools import TOOLS
 from tests.support.virtual_time import in_virtual_time

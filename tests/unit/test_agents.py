@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.bundled.agents.address import MOUNT
 from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.errors import EnvironmentFault, UserError
@@ -18,8 +19,8 @@ from harbortrainer.plugins import known
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.agent_pack import KEY, NAME, agent_versions, check_pack, pack_digest
+from harbortrainer.venues.harbor.container_agent import agent_memory, check_agent, named
 from harbortrainer.venues.harbor.environment import check_agent_tasks, environment_config, with_agent
-from harbortrainer.venues.harbor.program import MOUNT, agent_memory, check_agent, named
 from tests.conftest import ROOT
 from tests.support.families import QWEN, QWEN_TOOLS, chat_of
 from tests.support.task_folder import write_task

@@ -15,13 +15,14 @@ from tests.conftest import ROOT
 
 # What runs trials in containers: only these modules and packages may name Docker or Harbor, and import from them.
 ROOMS = {
-    "bundled.agents.programs", "bundled.hosts.afterwards", "bundled.hosts.facts", "bundled.hosts.messages",
-    "bundled.hosts.node", "bundled.hosts.ray_cluster", "docker", "doctor", "harbor", "policy.tinker_llm", "qualify",
+    "bundled.agents.checks", "bundled.agents.installed", "bundled.agents.listener", "bundled.agents.program",
+    "bundled.agents.programs", "bundled.agents.relay", "bundled.agents.session", "bundled.hosts.afterwards",
+    "bundled.hosts.copies", "bundled.hosts.facts", "bundled.hosts.messages", "bundled.hosts.node",
+    "bundled.hosts.ray_cluster", "bundled.hosts.survey", "docker", "doctor", "harbor", "policy.tinker_llm", "qualify",
     "tasks.fetch", "tasks.folder_identity", "tasks.folders", "venues",
 }  # fmt: skip
 # Names that users or libraries have given, once or twice each; none of these imports one of the rooms.
 QUOTES = {
-    "face": "the class of an agent is shown",
     "__init__": "Harbor and LiteLLM read these variables",
     "cli.main": "what commands do",
     "commands": "what commands do",
@@ -184,9 +185,8 @@ def naming_plugins(folder: Path, parts: Mapping[str, str]) -> set[tuple[str, str
 
 def test_no_module_names_a_part_that_is_found_by_its_entry_point() -> None:
     assert naming_plugins(PACKAGE, plugged_in()) == {
-        ("doctor.hosts", "venues.harbor.venue"),  # the command `doctor hosts` is about this kind of hosts alone
-        ("doctor.hosts", "bundled.hosts.ray_cluster"),
-        ("bundled.hosts.ray_cluster", "venues.harbor.venue"),  # each host runs trials as one machine does
+        ("bundled.hosts.survey", "venues.harbor.venue"),  # each host runs trials as one machine does
+        ("bundled.hosts.ray_cluster", "venues.harbor.venue"),
     }
     texts = {path: path.read_text() for path in (PACKAGE / "cli").rglob("*.py")}
     assert [path.name for path, text in texts.items() if '"tau' in text or "codex" in text] == []

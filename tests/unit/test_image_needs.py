@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.images import layers, needs
+from harbortrainer.docker.images import inventory, layers
 from harbortrainer.docker.images.inventory import names_of
 from tests.support.fake_engine import FakeEngine, use_engine
 from tests.support.task_folder import BASE, write_task
@@ -33,8 +33,8 @@ def test_bytes_and_hours_come_from_images_that_were_made_here(tmp_path: Path, mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tasks = [write_task(tmp_path / f"t{n}", dockerfile=f"{BASE}RUN first\nRUN second {n}\n") for n in range(10)]
     use_engine(monkeypatch, Has(*tasks[:4]))
-    start = "task images: 10 for 10 tasks, of 12 different steps, 6 missing"
-    assert needs.needs_note(tasks, 2, 4) == [
+    start = "task images: 10 for 10 tasks, 6 missing"
+    assert inventory.needs_note(tasks, 2, 4) == [
         "tasks whose images are missing here: 6 to build (t4, t5, t6, …)",
         f"{start}; bytes and hours are known once 3 of them were made here",
     ]
@@ -42,17 +42,17 @@ def test_bytes_and_hours_come_from_images_that_were_made_here(tmp_path: Path, mo
         layers.note_made(names_of(task)[0], f"id {n}", 600.0)
     with layers._file().open("a") as file:
         file.write('["killed while it was writ')
-    assert needs.needs_note(tasks, 2, 4)[1:] == [
+    assert inventory.needs_note(tasks, 2, 4)[1:] == [
         f"{start}; by the 4 that were made here, about 7 GB in all (2 GB shared, 0.5 GB each) and 0.5 hours, "
         "2 at once; images_gb must be above 4 for the 4 tasks ahead"
     ]
     use_engine(monkeypatch, Has(*tasks))
-    assert needs.needs_note(tasks, 2, 4) == []
+    assert inventory.needs_note(tasks, 2, 4) == []
 
 
 def test_tasks_that_share_an_image_count_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tasks = [write_task(tmp_path / f"t{n}", dockerfile=f"{BASE}RUN some {n % 2}\n") for n in range(6)]
     use_engine(monkeypatch, Has())
-    [_, line] = needs.needs_note(tasks, 2, 4)
-    assert line.startswith("task images: 2 for 6 tasks, of 3 different steps, 2 missing; ")
+    [_, line] = inventory.needs_note(tasks, 2, 4)
+    assert line.startswith("task images: 2 for 6 tasks, 2 missing; ")

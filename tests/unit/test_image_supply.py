@@ -66,16 +66,23 @@ async def test_while_other_images_are_made_such_a_fault_is_the_tasks_and_not_for
         assert await lacking(images, "a") == ""
 
 
-async def test_a_dead_address_is_the_tasks_fault_when_others_answer() -> None:
-    gone, asked = ImageError("curl: (6) Could not resolve host: gone.example"), list[tuple[str, str]]()
-
-    async def works(task: Path, why: str) -> bool:
-        asked.append((task.name, why))
-        return len(asked) == 2
-
-    async with ImageSupply(Builder({"a": [gone]}), 1, 1000.0, print, 9, works=works) as images:
+async def test_a_fault_that_one_task_alone_has_is_the_tasks() -> None:
+    gone = ImageError("curl: (6) Could not resolve host: gone.example")
+    builder = Builder({"a": [gone]})
+    async with supplying(builder) as images:
         assert (await lacking(images, "a")).startswith(PASSING)
-    assert asked == [("a", str(gone))] * 2
+
+
+async def test_a_daemon_that_is_away_is_waited_for_by_one_task_too() -> None:
+    async with supplying(Builder({"a": [DockerException("away")] * 6 + [None]})) as images:
+        assert await lacking(images, "a") == ""
+
+
+async def test_a_fault_that_several_tasks_have_is_waited_for() -> None:
+    away = ImageError("dial tcp: no such host")
+    builder = Builder({name: [away] * 6 + [None] for name in "ab"})
+    async with supplying(builder, 2) as images:
+        assert await asyncio.gather(*(lacking(images, name) for name in "ab")) == ["", ""]
 
 
 async def test_an_image_that_is_late_is_tried_once_more() -> None:

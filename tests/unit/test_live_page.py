@@ -15,8 +15,8 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.report import live
 from harbortrainer.report.arguments import WatchArgs
-from harbortrainer.report.inside import read_inside
 from harbortrainer.report.live import Feed, application
+from harbortrainer.report.panel import read_inside
 from harbortrainer.report.write import write_report
 from tests.conftest import ROOT
 from tests.support.made_run import MadeRun

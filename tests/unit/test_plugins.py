@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harbortrainer import plugins
+from harbortrainer.bundled.agents.program import Program
 from harbortrainer.cli.arguments import validate
 from harbortrainer.config import Config
 from harbortrainer.errors import UserError
@@ -16,8 +17,8 @@ from harbortrainer.model_api.service import wires
 from harbortrainer.plugins import known, offer, plugin
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.training.brought import brought
+from harbortrainer.venues.harbor.container_agent import agent_memory, agent_of, check_agent
 from harbortrainer.venues.harbor.environment import environment_config
-from harbortrainer.venues.harbor.program import Program, agent_memory, check_agent, program_of
 from tests.support.plugin_caches import forget
 from tests.support.task_folder import write_task
 
@@ -26,8 +27,8 @@ from dataclasses import replace
 
 from harbor.agents.installed.base import BaseInstalledAgent
 from harbor.environments.docker.docker import DockerEnvironment
-from harbortrainer.model_api.wires.chat import WIRE as CHAT
-from harbortrainer.venues.harbor.program import Program
+from harbortrainer.bundled.wires.chat import WIRE as CHAT
+from harbortrainer import Program
 from harbortrainer.tasks.task import Task
 
 class Venue:
@@ -109,8 +110,8 @@ def test_parts_are_named_by_module_or_file(stranger: Path, tmp_path: Path, place
     (source,) = find_sources(f"{place}:VENUE:hard")
     assert (source.path, source.venue) == ("hard", f"{place}:VENUE")
     assert {task.venue for task in load_sources([source])} == {f"{place}:VENUE"}
-    made = program_of(config(agent=f"{place}:Agent"))
-    assert made is not None and (made.name, made.program) == ("stranger", "stranger")
+    made = agent_of(config(agent=f"{place}:Agent"))
+    assert isinstance(made, Program) and (made.name, made.program) == ("stranger", "stranger")
     assert {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}.items() <= made.environment("k").items()
     check_agent(config(agent=f"{place}:Agent"))
     there = environment_config(f"{place}:Environment", {"override_memory_mb": 9}, write_task(tmp_path / "a"), "run")
@@ -133,7 +134,7 @@ def test_parts_are_named_by_module_or_file(stranger: Path, tmp_path: Path, place
 def test_an_unknown_part_is_refused_with_the_known_ones(given: dict[str, str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         brought(one := config(**given), [])
-        program_of(one)
+        agent_of(one)
 
 
 def test_a_wrong_name_is_refused_before_any_task_is_read() -> None:
@@ -164,7 +165,7 @@ def test_an_object_of_this_process_gets_a_name() -> None:
     offered = Program("mine", "stranger.parts:Agent", "mine")
     offer("agents", "mine", offered)
     try:
-        assert program_of(config(agent="mine")) is offered
+        assert agent_of(config(agent="mine")) is offered
         with pytest.raises(UserError, match="the name 'mine' is taken"):
             offer("agents", "mine", replace(offered, memory_mb=1))
     finally:

@@ -22,7 +22,7 @@ async def test_every_row_is_right_whatever_the_noise_and_the_gradient(noise: flo
     seed = int(1000 * noise + norm)
     found = await probed(Numerics(noise, gradient=0.01 if noise else 0.0, norm=norm, seed=seed))
     assert {what: verdict for what, verdict in verdicts(found).items() if verdict != "same"} == {}
-    assert len(verdicts(found)) == 22
+    assert len(verdicts(found)) == 21
     facts = found.to_facts()
     assert (facts.reduction, facts.prompt_logprobs) == ("sum", "leading_none")
     assert set(facts.adam.values()) == {True} and len(facts.adam) == 5

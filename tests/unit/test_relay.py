@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.box import relay, relay_program
-from harbortrainer.docker.box.listener import NoPython, ShutOut
-from harbortrainer.docker.box.relay import Relay
+from harbortrainer.bundled.agents import relay, relay_program
+from harbortrainer.bundled.agents.listener import NoPython, ShutOut
+from harbortrainer.bundled.agents.relay import Relay
 from harbortrainer.errors import EnvironmentFault
 from tests.support.fake_engine import FakeEngine, use_engine
 

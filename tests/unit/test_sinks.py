@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.durable.jsonl import append_line
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.metrics import MetricsLog
 from harbortrainer.watch import wandb_log
@@ -38,9 +37,6 @@ class FakeRun:
     def log(self, data: dict[str, Any], step: int, commit: bool) -> None:
         assert data["global_step"] == step and commit, "without commit wandb keeps a row until the next one"
         self.calls.append(step)
-
-    def log_artifact(self, artifact: Any) -> None:
-        self.calls.append(artifact)
 
     def finish(self, exit_code: int | None = None) -> None:
         self.calls.append("finish")
@@ -124,30 +120,6 @@ def test_a_sink_that_wakes_up_late_gets_every_row() -> None:
     gate.set()
     background.finish(0)
     assert [row["global_step"] for row in sink.rows] == list(range(5)) and sink.ended == [0]
-
-
-def test_rows_come_before_artifacts_and_the_run_ends_when_those_fail(tmp_path: Path) -> None:
-    fake = FakeRun()
-    log = WandbLog(RunDirectory(tmp_path), fake)
-    log.log({"global_step": 0})
-    fake.log_artifact = lambda artifact: (_ for _ in ()).throw(ConnectionError("not taken"))
-    with pytest.raises(ConnectionError):
-        log.finish(0)
-    assert fake.calls == [0, "finish"]
-
-
-def test_artifacts_hold_paths_and_settings_and_no_weights(tmp_path: Path) -> None:
-    run, fake = RunDirectory(tmp_path), FakeRun()
-    run.config.write_text('{"seed": 1}')
-    run.effective.write_text("{}")
-    for step in (0, 3):
-        append_line(run.checkpoints, {"step": step, "path": f"tinker://m/weights/{step}"})
-    WandbLog(run, fake).finish(0)
-    config, checkpoints, end = fake.calls
-    assert isinstance(config, object) and end == "finish"
-    assert set(config.manifest.entries) == {"config.json", "effective.json"}  # type: ignore[attr-defined]
-    assert set(checkpoints.manifest.entries) == {"checkpoints.json"}  # type: ignore[attr-defined]
-    assert checkpoints.metadata == {"step": 3, "path": "tinker://m/weights/3"}  # type: ignore[attr-defined]
 
 
 def conversation(task: str, reward: float | None, words: str = "ls") -> dict[str, Any]:

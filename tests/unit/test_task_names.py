@@ -6,8 +6,7 @@ import pytest
 
 from harbortrainer.errors import UserError
 from harbortrainer.tasks.identity import SAME_NAME
-from harbortrainer.tasks.names import name_families
-from harbortrainer.tasks.sources import with_families
+from harbortrainer.tasks.sources import name_families, with_families
 from harbortrainer.tasks.split import families_note, overlaps, split_tasks
 from harbortrainer.tasks.task import Task
 from harbortrainer.tasks.venue import identify

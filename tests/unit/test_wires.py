@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from harbortrainer.bundled.wires import anthropic as messages_wire
+from harbortrainer.bundled.wires import chat as chat_wire
+from harbortrainer.bundled.wires import responses as responses_wire
 from harbortrainer.model_api.normal import Malformed
-from harbortrainer.model_api.wires import anthropic as messages_wire
-from harbortrainer.model_api.wires import chat as chat_wire
-from harbortrainer.model_api.wires import responses as responses_wire
 from tests.support.wire_parts import Served, served
 
 

@@ -74,7 +74,7 @@ TABLE: dict[str, Command] = {
         f"{_DOCTOR}:DockerArgs", "doctor.docker:preflight"),
     "doctor hosts": Command(
         "field=value ...", "check the hosts of a Ray cluster for runs with hosts=ray; exit 1 if one cannot run trials",
-        f"{_DOCTOR}:HostsArgs", "doctor.hosts:check"),
+        "bundled.hosts.arguments:HostsArgs", "bundled.hosts.survey:check"),
     "doctor clean": Command(
         "field=value ...", "list or remove what runs left on Docker; exit 1 if something could not be removed",
         f"{_DOCTOR}:CleanArgs", "doctor.docker:clean"),

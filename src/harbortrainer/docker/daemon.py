@@ -11,12 +11,11 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.client import CONFLICT
 from pathlib import Path
-from typing import Any, override
+from typing import Any
 
 import docker
 import requests
 from docker.errors import APIError, DockerException, NotFound
-from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnectionPool
 from docker.types import CancellableStream
 from docker.utils import kwargs_from_env
 
@@ -28,8 +27,6 @@ REQUEST_TIMEOUT_SEC = 120
 PING_SEC = 10.0
 ENDED_SEC = 10  # to see that a container's first process was killed
 _PROC = Path("/proc")
-_SCHEME, _CONNECTIONS = "http+docker://", 64
-_BASE = f"{_SCHEME}localhost"
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 5.0  # between two pings during an outage
 _CALLS = ThreadPoolExecutor(32, thread_name_prefix="docker-call")
 _REMOVALS = ThreadPoolExecutor(4, thread_name_prefix="docker-remove")  # a removal must not starve a start
@@ -46,26 +43,13 @@ def engine(timeout_sec: int = REQUEST_TIMEOUT_SEC) -> docker.APIClient:
     return _client(os.environ.get("DOCKER_HOST"), timeout_sec)
 
 
-class _OnePool(UnixHTTPAdapter):
-    """docker-py looks for an open connection by a request's whole address, so no request finds one."""
-
-    @override
-    def get_connection(self, url: str | bytes, proxies: dict[str, str] | None = None) -> UnixHTTPConnectionPool:
-        return super().get_connection(_BASE, proxies)
-
-
 @functools.cache
 def _client(_host: str | None, timeout_sec: int) -> docker.APIClient:
     return _opened(timeout_sec)
 
 
 def _opened(timeout_sec: int = REQUEST_TIMEOUT_SEC) -> docker.APIClient:
-    client = docker.APIClient(
-        version="auto", timeout=timeout_sec, num_pools=4, max_pool_size=_CONNECTIONS, **kwargs_from_env()
-    )
-    if isinstance(adapter := client.adapters.get(_SCHEME), UnixHTTPAdapter):
-        client.mount(_SCHEME, _OnePool(adapter.socket_path, timeout_sec, max_pool_size=_CONNECTIONS))
-    return client
+    return docker.APIClient(version="auto", timeout=timeout_sec, **kwargs_from_env())
 
 
 @contextlib.contextmanager

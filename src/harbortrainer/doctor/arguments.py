@@ -32,13 +32,6 @@ class DockerArgs:
 
 
 @chz.chz
-class HostsArgs:
-    skyrl_tx_url: str | None = field(
-        None, "URL of the self-hosted server that every host must reach; None = do not look for one"
-    )
-
-
-@chz.chz
 class CleanArgs:
     remove: bool = field(False, "true = remove what is listed; false = list only")
     images_older_than_days: float | None = field(

@@ -12,22 +12,22 @@ from docker.errors import DockerException
 from rich.console import Console
 from rich.table import Table
 
+from harbortrainer.bundled.agents.checks import agent_lines
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.docker.checks.preflight import check_docker, connect
-from harbortrainer.docker.images.needs import needs_note
+from harbortrainer.docker.images.inventory import needs_note
 from harbortrainer.docker.images.origins import set_origins
 from harbortrainer.docker.images.supply import builds_at_once
 from harbortrainer.docker.keeping.cleaning import GB, Candidate, candidates, disk_usage, ending
 from harbortrainer.docker.keeping.ownership import RUN_ID
 from harbortrainer.docker.network.bridge import isolate_compose, trial_network, uses_network
-from harbortrainer.doctor.agents import agent_lines
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
 from harbortrainer.errors import EnvironmentFault, one_line
 from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.venue import STEPS_AHEAD
 from harbortrainer.tasks.folders import folder_of, load_tasks
-from harbortrainer.venues.harbor.program import agent_memory
+from harbortrainer.venues.harbor.container_agent import agent_memory
 
 MB = 1000**2
 

@@ -1,7 +1,7 @@
 """The run's own model API for agents in containers: any client of OpenAI's or Anthropic's, answered token-exactly.
 
     prompts = Prompts(template)                            # one a run; UserError: the template renders no tools
-    async with Endpoint() as endpoint:                     # one a run
+    async with ModelApi() as endpoint:                     # one a run
         exchange = Exchange(Conversation(sampler, template, ...), prompts, max_turns=...)
         exchange.deadline = loop.time() + seconds          # when the agent starts
         key = endpoint.open(exchange)                      # the agent's API key

@@ -217,7 +217,7 @@ class Exchange:
         asked_max_tokens: int | None = None,
         again: bool = False,
     ) -> Reply:
-        """Return the policy's answer to a whole conversation, in the form that the readers in `wires/` give.
+        """Return the policy's answer to a whole conversation, in the form that the wires' readers give.
 
         `again`: the client says that it repeats a request; it then gets the answer to the first. So does one that asks
         the same after it left: cancelling `say` leaves the sample running. Any other equal request is a fresh sample.

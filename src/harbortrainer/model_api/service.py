@@ -28,7 +28,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.model_api.exchange import AT_ONCE
 from harbortrainer.model_api.normal import Malformed
 from harbortrainer.model_api.reply import Busy, Over, Reply, Unavailable
-from harbortrainer.model_api.wires.wire import Ask, Head, Wire, error
+from harbortrainer.model_api.wire import Ask, Head, Wire, error
 from harbortrainer.plugins import known, plugin
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import SamplingError

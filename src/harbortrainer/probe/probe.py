@@ -160,9 +160,6 @@ async def _describe(session: ProbeSession, identity: "ServerIdentity", findings:
     if server:
         repairs = server.get("repairs", [])
         findings.row(SERVER, "repairs", ", ".join(repairs) or "none", "info")
-        findings.judge(
-            SERVER, "weight decay stays with its adapter (defect 5)", "own_step" in repairs or None, ("yes", "")
-        )
         findings.row(SERVER, "sampler", sampler_name(server) or "not reported", "info")
     findings.row(SERVER, "fingerprint", identity.fingerprint, "info")
     findings.row(SERVER, "SDK", f"tinker {tinker.__version__}", "info")

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from harbortrainer.cli.output import give_json
@@ -87,8 +86,7 @@ async def _build(paths: Sequence[Path], args: BuildArgs, made: list[Path]) -> di
     async with cleaned(host, run_id, _say):
         window = await in_daemon_thread(ImageWindow, args.images_gb)
         filling = _Filling(window, paths) if args.images is None else None
-        works = partial(host.network_works, run_id=run_id)
-        supplying = ImageSupply(make, n, patience, _say, 0, window=filling or window, works=works, push=host.push)
+        supplying = ImageSupply(make, n, patience, _say, 0, window=filling or window, push=host.push)
         async with supplying as supply:
             supply.expect(paths)
             await asyncio.gather(*(supplied(supply, path) for path in paths))

@@ -28,8 +28,7 @@ from harbortrainer.tasks.folders import (
     read_quarantine,
     read_settings,
 )
-from harbortrainer.tasks.names import name_families
-from harbortrainer.tasks.sources import chosen_names, find_sources, load_sources, with_families
+from harbortrainer.tasks.sources import chosen_names, find_sources, load_sources, name_families, with_families
 from harbortrainer.tasks.split import families, families_note, split_record, split_tasks
 from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import identify
@@ -126,24 +125,7 @@ async def get(args: GetArgs) -> int:
         folder.parent.mkdir(parents=True, exist_ok=True)
         fetched = await asyncio.to_thread(fetch_dataset, args.dirs[0], args.registry, folder)
         print(f"{fetched} are in {folder}; their digests in {folder / DIGESTS}")
-    for line in needs(folder):
-        print(line)
     return 0
-
-
-def needs(folder: Path) -> list[str]:
-    """Return lines on what the tasks of a folder need besides Docker: prebuilt images, the network."""
-    from harbortrainer.qualify.findings import fetches  # it imports what runs trials: two seconds
-
-    tasks = [path for path in sorted(folder.iterdir()) if looks_like_task(path)]
-    images = [image for path in tasks if (image := read_settings(path).get("environment", {}).get("docker_image"))]
-    fetching = [path for path in tasks if any(one.kind == "verifier fetches" for one in fetches(path))]
-    lines = []
-    if images:
-        lines.append(f"{len(images)} of {len(tasks)} tasks pull a prebuilt image, such as {images[0]}")
-    if fetching:
-        lines.append(f"{len(fetching)} of {len(tasks)} verifiers install something from the network")
-    return lines
 
 
 def task_folders(args: ListArgs) -> list[Path]:

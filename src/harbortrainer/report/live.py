@@ -21,8 +21,7 @@ from uvicorn import Config, Server
 
 from harbortrainer.errors import UserError
 from harbortrainer.report.arguments import WatchArgs
-from harbortrainer.report.inside import read_inside
-from harbortrainer.report.panel import Pieces, panel
+from harbortrainer.report.panel import Pieces, panel, read_inside
 from harbortrainer.report.run import RunRecord, read_run
 from harbortrainer.report.trials import TrialRow
 from harbortrainer.report.write import ODD, as_json, distinct, page, page_data

@@ -1,7 +1,9 @@
 """One trial in full: conversation, verifier output and tokens, cut to what a page can carry."""
 
 import json
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -12,7 +14,6 @@ import numpy as np
 
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Turn
-from harbortrainer.report.inside import read_inside
 from harbortrainer.report.trials import TrialRow
 from harbortrainer.run.conversations import DAMAGED, OWN_FILE, own_conversation
 from harbortrainer.run.trajectories import read_log_ratios, read_trajectory
@@ -81,7 +82,7 @@ def panel(run: Path, trial: TrialRow, pieces: Pieces) -> dict[str, Any]:
         trajectory = read_trajectory(run / "trajectories" / trial.folder / f"{trial.name}.npz")
         ratios = read_log_ratios(run, trial.folder, trial.name)
         of_turns = tokens(trajectory.turns, pieces, ratios, trajectory.side_segments)
-        shown |= {"tokens": of_turns, "times": trajectory.times, "stats": trajectory.stats}
+        shown["tokens"] = of_turns
         shown["shaping"] = trajectory.shaping
         messages = messages or [{"role": "agent", "text": cut(turn.text)} for turn in trajectory.turns]
     except UserError as error:
@@ -226,3 +227,17 @@ def _text(folder: Path, name: str) -> str:
     data, size = found
     more = f"\n[… {size - len(data)} bytes left out …]" if size > len(data) else ""
     return cut(data.decode(errors="replace")) + more
+
+
+def read_inside(folder: Path, file: Path, most: int = -1) -> tuple[bytes, int] | None:
+    """Read the first `most` bytes and the size; None for what is no plain file below `folder`, also by way of links."""
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+            found = os.fstat(opened.fileno())
+            held = Path(f"/proc/self/fd/{opened.fileno()}")  # where it was opened, whatever has its name now
+            real = (held if held.exists() else file).resolve()
+            if stat.S_ISREG(found.st_mode) and real.is_relative_to(folder.resolve()):
+                return opened.read(most), found.st_size
+    except (OSError, ValueError, RuntimeError):  # gone, a name with a null byte, links in a circle
+        pass
+    return None

@@ -13,11 +13,11 @@ from typing import Any
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import UserError
-from harbortrainer.report.sources import sources
 from harbortrainer.report.trials import TRAIN, TrialRow, funnel, read_trials
 from harbortrainer.run.by_host import HostCounts
 from harbortrainer.run.conversations import DAMAGED
 from harbortrainer.run.directory import RunDirectory, open_run_directory
+from harbortrainer.run.provenance import Name, Provenance, printable
 from harbortrainer.stats import estimate_reward
 
 PHASES = ("environment_setup", "agent_setup", "agent_execution", "verifier")  # as a trial's result.json names them
@@ -246,3 +246,35 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         return read_lines(path)
     except UserError as error:
         raise UserError(str(error).replace("or start a new run", "to make a report")) from None
+
+
+MOST_ROWS, MOST_NAMES, CHARACTERS = 2000, 100, 200  # of the page, of a row, of a name
+
+
+def sources(records: Iterable[Mapping[str, Any]], trials: Sequence[TrialRow]) -> list[dict[str, Any]]:
+    """Return rows of names that came with the same step and as many trials, single trials together; newest first.
+
+    `names`: the newest first; `more`: those left out; `first`, `spread`: steps, None = it did not spread.
+    """
+    steps = {trial.name: trial.step for trial in trials}
+    rows: list[dict[str, Any]] = []
+    for task, source in Provenance(records).sources.items():
+        alike: defaultdict[Any, list[Name]] = defaultdict(list)
+        for name in source.names.values():
+            once = name.trials == 1
+            alike[() if once else (steps[name.first], name.trials, steps.get(name.spread))].append(name)
+        for names in alike.values():
+            names.sort(key=lambda name: name.newest, reverse=True)
+            rows.append(
+                {
+                    "task": task,
+                    "names": [printable(name.text)[:CHARACTERS] for name in names[:MOST_NAMES]],
+                    "more": max(len(names) - MOST_NAMES, 0),
+                    "trials": names[0].trials,
+                    "rewarded": source.rewarded,
+                    "first": max(steps[name.first] or 0 for name in names),
+                    "spread": steps.get(names[0].spread),
+                }
+            )
+    rows.sort(key=lambda row: row["first"], reverse=True)
+    return rows[:MOST_ROWS]

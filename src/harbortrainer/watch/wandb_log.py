@@ -1,4 +1,4 @@
-"""Sends rows, sampled conversations and artifacts to Weights & Biases in a background thread; never stops a run."""
+"""Sends rows and sampled conversations to Weights & Biases in a background thread; never stops a run."""
 
 import json
 import logging
@@ -16,7 +16,6 @@ from requests.utils import get_netrc_auth
 
 from harbortrainer.config import Config
 from harbortrainer.durable.files import read_json, write_json
-from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.model_file import model_of
 from harbortrainer.policy.tools import transcribed
 from harbortrainer.run.directory import RunDirectory, run_ids
@@ -27,7 +26,6 @@ from harbortrainer.text import shortened
 CLOUD = "https://api.wandb.ai"
 FLUSH_SEC = 0.1  # wandb holds a row this long before it writes its offline file
 WRITTEN_SEC = 1.0  # after this time a row is in that file
-CONFIG_FILES = ("config.json", "config_changes.jsonl", "effective.json", "split.json", "versions.json")
 OFFLINE = ("offline", "dryrun")
 COLUMNS = ("global_step", "task", "trial", "reward", "outcome", "shaping", "turns", "conversation")
 TRAINING, EVALUATION = "samples/training", "samples/evaluation"
@@ -152,13 +150,9 @@ class WandbLog:
             self._last_step, self._handed_over = step, time.monotonic()
 
     def finish(self, exit_code: int | None = None) -> None:
-        """Send the artifacts, after all rows, and end the wandb run."""
-        try:
-            self._record_config()
-            self._record_checkpoints()
-        finally:
-            self._run.finish(exit_code=exit_code)
-            self._keep_note()
+        """End the wandb run."""
+        self._run.finish(exit_code=exit_code)
+        self._keep_note()
 
     def _noted(self) -> int:
         note = read_json(self._note) if self._note.is_file() else {}
@@ -167,30 +161,6 @@ class WandbLog:
     def _keep_note(self) -> None:
         if self._run.offline:
             write_json(self._note, {"id": self._run.id, "last_step": self._last_step})
-
-    def _record_config(self) -> None:
-        """Log the settings and effective values as an artifact; wandb makes a new version only when they changed."""
-        import wandb
-
-        artifact = wandb.Artifact(f"{self._run.id}-config", "config")
-        for name in CONFIG_FILES:
-            if (file := self._directory.path / name).is_file():
-                with artifact.new_file(name) as copy:
-                    copy.write(file.read_text())
-        self._run.log_artifact(artifact)
-
-    def _record_checkpoints(self) -> None:
-        """Log steps and tinker:// paths of the saved states as an artifact, never the weights."""
-        import wandb
-
-        states = read_lines(self._directory.checkpoints)
-        if not states:
-            return
-        metadata = {"step": states[-1]["step"], "path": states[-1]["path"]}
-        artifact = wandb.Artifact(f"{self._run.id}-checkpoints", "checkpoints", metadata=metadata)
-        with artifact.new_file("checkpoints.json") as file:
-            json.dump(states, file, indent=2)
-        self._run.log_artifact(artifact)
 
     def _tables(self, row: dict[str, Any]) -> dict[str, Any]:
         import wandb

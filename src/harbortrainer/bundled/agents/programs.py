@@ -1,6 +1,6 @@
 """The agents whose programs scripts/agents/pack can pack."""
 
-from harbortrainer.venues.harbor.program import ANTHROPIC, OPENAI, Program
+from harbortrainer.bundled.agents.program import ANTHROPIC, OPENAI, Program
 
 _INSTALLED = "harbor.agents.installed"
 _LITELLM = (("LITELLM_LOCAL_MODEL_COST_MAP", "True"),)

@@ -15,6 +15,7 @@ from typing import Never
 from harbortrainer.backend.health import check_health
 from harbortrainer.backend.load import look_on
 from harbortrainer.bundled.hosts.afterwards import clean_afterwards
+from harbortrainer.bundled.hosts.copies import load_images, save_images
 from harbortrainer.bundled.hosts.facts import docker_faults, facts
 from harbortrainer.bundled.hosts.messages import (
     Done,
@@ -25,7 +26,7 @@ from harbortrainer.bundled.hosts.messages import (
     pack_folder,
     unpack_folder,
 )
-from harbortrainer.docker.images.inventory import image_ids, load_images, save_images
+from harbortrainer.docker.images.inventory import image_ids
 from harbortrainer.errors import refuse
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.learning.treatment import FAULTS

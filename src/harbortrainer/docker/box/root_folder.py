@@ -35,7 +35,6 @@ from harbortrainer.docker.box.network_files import is_same
 
 MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
 _MOST_NETWORK = 64 * 1024  # bytes of a network file
-_SMALL = 64 * 1024  # bytes of a folder itself, which keeps the size that it once had
 MOST_FOLDERS = 64  # of its entries: each may be open
 # Bytes: the daemon and its runtime read these, and wait for a pipe.
 USERS, MOST_USERS = ("/etc/passwd", "/etc/group"), 16 << 20
@@ -198,16 +197,13 @@ def copy_in(name: str, source: Path, target: str) -> None:
 def renew(name: str, folders: Mapping[str, int], away: str) -> None:
     """Make empty `folders`, with these modes, in place of what is there: a full one becomes `away`-TOKEN.
 
-    One that is empty stays: ext4 takes a millisecond to make another. Raises Unusual, also for a mount, or a folder of
-    the image that is not empty.
+    Raises Unusual, also for a mount, or a folder of the image that is not empty.
     """
     with _entered(name) as root, contextlib.ExitStack() as opened:
         *above_away, last_away = _parts(away)
         for path, mode in folders.items():
             *above, last = _parts(path)
             folder = _way(above, root, opened)
-            if _is_empty(last, mode, folder):
-                continue
             try:
                 os.rmdir(last, dir_fd=folder)
             except FileNotFoundError:
@@ -220,15 +216,6 @@ def renew(name: str, folders: Mapping[str, int], away: str) -> None:
                 to = _way(above_away, root, opened)
                 os.rename(last, f"{last_away}-{secrets.token_hex(4)}", src_dir_fd=folder, dst_dir_fd=to)
             _made(last, folder, mode, opened)
-
-
-def _is_empty(name: str, mode: int, above: int) -> bool:
-    """Whether an empty folder with this mode is there, which never had many entries, on the same device."""
-    with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
-        folder, is_plain = _opened(name, above, opened), _rights(above, name) == (stat.S_IFDIR | mode, 0, 0, 0, 0)
-        with os.scandir(folder) as entries:
-            return is_plain and os.fstat(folder).st_size <= _SMALL and next(entries, None) is None
-    return False
 
 
 def _way(parts: Sequence[str], folder: int, opened: contextlib.ExitStack) -> int:

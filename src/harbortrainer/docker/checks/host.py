@@ -13,13 +13,12 @@ from harbortrainer.config import Auto
 from harbortrainer.docker.checks.preflight import check_docker
 from harbortrainer.docker.daemon import ping_docker
 from harbortrainer.docker.images.image import Image, image_notes, images_of, push_images
-from harbortrainer.docker.images.needs import needs_note
+from harbortrainer.docker.images.inventory import needs_note
 from harbortrainer.docker.images.supply import Window
 from harbortrainer.docker.images.window import ImageWindow
 from harbortrainer.docker.keeping.cleaning import reap, tidy
 from harbortrainer.docker.keeping.disk_guard import guarding_disk
 from harbortrainer.docker.network.bridge import open_for
-from harbortrainer.docker.network.reach import network_works
 from harbortrainer.stopping import in_daemon_thread
 
 Say = Callable[[str], None]
@@ -54,10 +53,6 @@ class EnvironmentHost(Protocol):
     def window(self, images_gb: float | Auto) -> Window | None:
         """Return what bounds the task images on the disk; None = nothing does. Blocking."""
         return None
-
-    async def network_works(self, task: Path, fault: str, run_id: str) -> bool:
-        """Return whether the network of a task's build answers, but for what the fault of a build names."""
-        return False
 
     def open_network(self, tasks: Sequence[Path]) -> None:
         """Create what trials of these tasks share as their network; log a line if they can reach the host. Blocking."""
@@ -95,7 +90,6 @@ class DockerHost:
     build = staticmethod(images_of)
     push = staticmethod(push_images)
     window = ImageWindow
-    network_works = staticmethod(network_works)
 
 
 @contextlib.asynccontextmanager

@@ -1,13 +1,11 @@
 """What the Docker daemon can carry: checks, once before a run, of version, disk, memory, CPUs, networks and tools."""
 
 import os
-import re
 import resource
 import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +30,14 @@ DESCRIPTORS_BESIDE_ENVS = 256
 DESCRIPTORS_AN_ENV = 8
 _CLI_SEC = 30
 _MIB = 1024**2
-_VARIABLE = re.compile(r"(?<!\$)\$(?:\{(\w+)\}|([A-Za-z_]\w*))")  # of a compose file, without a default
-_LOG_MOUNT = re.compile(r"(?:ENV|HOST)_(?:VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH")  # Harbor sets these, too
 
 
 @dataclass(frozen=True, slots=True)
 class TaskNeeds:
     """What one trial of a task needs; `cpus`, `memory_mb`: 0 = no limit;
 
-    `buildkit`: the construct for which the CLI has to build, None = none.
+    `buildkit`: the construct for which the CLI has to build, None = none. `hosts_listed`: a phase may reach some hosts
+    alone. `variables`: of the environment, without a default.
     """
 
     name: str
@@ -50,6 +47,8 @@ class TaskNeeds:
     compose: bool = False
     buildkit: str | None = None
     gpus: int = 0
+    hosts_listed: bool = False
+    variables: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -78,8 +77,7 @@ def check_docker(
     check_memory(needs, n_containers, info["MemTotal"], findings)
     check_cpus(needs, info["NCPU"], findings)
     check_gpus(needs, info.get("Runtimes") or {}, findings)
-    check_variables(tasks, findings)
-    check_compose_variables(needs, findings)
+    check_variables(needs, findings)
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
@@ -208,11 +206,11 @@ def check_gpus(needs: Sequence[TaskNeeds], runtimes: Collection[str], findings: 
         )
 
 
-def check_variables(tasks: Sequence[Path], findings: Findings) -> None:
+def check_variables(needs: Sequence[TaskNeeds], findings: Findings) -> None:
     """Check that this process has the environment variables that tasks take from it: `${NAME}` without a default."""
     lacking: dict[str, list[str]] = {}
-    for task in tasks:
-        for name in fact(task, "variables", partial(_variables, task)):
+    for task in needs:
+        for name in task.variables:
             if name not in os.environ:
                 lacking.setdefault(name, []).append(task.name)
     findings.errors += [
@@ -222,39 +220,10 @@ def check_variables(tasks: Sequence[Path], findings: Findings) -> None:
     ]
 
 
-def _variables(task_dir: Path) -> list[str]:
-    config = task_config(task_dir)
+def _variables(config: TaskConfig) -> list[str]:
     verifiers = [config.verifier, *(step.verifier for step in config.steps or ())]
     given = [part.env for part in (*_environments(config), *verifiers) if part is not None]
     return sorted({name for env in given for name, default in get_required_host_vars(env) if default is None})
-
-
-def check_compose_variables(needs: Sequence[TaskNeeds], findings: Findings) -> None:
-    """Warn of variables that compose files take from where nothing sets them; CPUS, MEMORY: Harbor, from task.toml."""
-    lacking: dict[str, list[TaskNeeds]] = {}
-    for task in (one for one in needs if one.compose):
-        stated = {"CPUS": task.cpus, "MEMORY": task.memory_mb}
-        for name in fact(task.path, "compose variables", partial(_compose_variables, task.path)):
-            if name not in os.environ and not stated.get(name):
-                lacking.setdefault(name, []).append(task)
-    for name, tasks in lacking.items():
-        fix = {"CPUS": "environment_kwargs.override_cpus=1", "MEMORY": "environment_kwargs.override_memory_mb=2048"}
-        findings.warnings.append(
-            f"{_named(tasks)}: docker-compose.yaml uses ${{{name}}}, which is not set, and is empty then: "
-            f"set {fix.get(name, 'it in the environment')}, or leave out tasks that need it"
-        )
-
-
-def _compose_variables(task_dir: Path) -> list[str]:
-    """Names without a default that Harbor does not set, with CPUS and MEMORY."""
-    from harbor.environments.docker.compose_env import ComposeInfraEnvVars
-
-    given = {name.upper() for name in ComposeInfraEnvVars.model_fields} - {"CPUS", "MEMORY"}
-    given |= {*task_config(task_dir).environment.env}
-    lines = (task_dir / "environment" / COMPOSE).read_text(errors="replace").splitlines()
-    text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-    used = {braced or bare for braced, bare in _VARIABLE.findall(text)} - given
-    return sorted(name for name in used if not _LOG_MOUNT.fullmatch(name))
 
 
 def _is_to_build(task: TaskNeeds) -> bool:
@@ -288,22 +257,25 @@ def task_needs(task_dir: Path, environment_kwargs: Mapping[str, Any], beside_mb:
     Raises UserError, OSError.
     """
     stated = fact(task_dir, "needs", lambda: _stated_needs(task_dir))
-    agents, others, own_cpus, own_gpus, compose, buildkit = stated
+    agents, others, own_cpus, own_gpus, listed, variables, compose, buildkit = stated
     cpus = _override(environment_kwargs, "override_cpus") or own_cpus
     memory = _override(environment_kwargs, "override_memory_mb") or max(agents and agents + beside_mb, others)
     given = environment_kwargs.get("override_gpus") is not None
     gpus = int(_override(environment_kwargs, "override_gpus")) if given else own_gpus
     name = task_dir.name
-    return TaskNeeds(name, task_dir, cpus, int(memory), compose, buildkit=buildkit, gpus=gpus)
+    return TaskNeeds(
+        name, task_dir, cpus, int(memory), compose, buildkit, gpus=gpus, hosts_listed=listed, variables=tuple(variables)
+    )
 
 
 def _stated_needs(task_dir: Path) -> list[Any]:
-    """Memory of the agent's environment and the most of all, CPUs, GPUs; the fields of TaskNeeds from `compose` on."""
+    """Memory of the agent's environment and the most of all, CPUs, GPUs, and the other fields of TaskNeeds."""
     config = task_config(task_dir)
     environments = list(_environments(config))
     most = max(one.memory_mb or 0 for one in environments)
     stated = [config.environment.memory_mb or 0, most, max(float(one.cpus or 0) for one in environments)]
-    stated.append(max(one.gpus or 0 for one in environments))
+    stated += [max(one.gpus or 0 for one in environments), NetworkMode.ALLOWLIST in network_modes(config)]
+    stated.append(_variables(config))
     folder = task_dir / "environment"
     compose, dockerfile = folder / COMPOSE, folder / "Dockerfile"
     if compose.exists():

@@ -1,17 +1,19 @@
-"""The images of tasks that the daemon has or lacks; copies of them. Blocking."""
+"""The images of tasks that the daemon has or lacks, and what the missing ones take. Blocking."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from harbortrainer.docker.daemon import engine
-from harbortrainer.docker.images.builds import ImageError, is_here, tagged
+from harbortrainer.docker.images.builds import is_here, tagged
 from harbortrainer.docker.images.image import is_built, sources, task_reference
+from harbortrainer.docker.images.layers import made
 from harbortrainer.docker.images.origins import bases_key
 from harbortrainer.docker.images.tmux_image import tmux_reference
 from harbortrainer.durable.facts import fact
 
-_CHUNK = 1 << 20
 _NAMED = 3  # tasks
 
 
@@ -76,26 +78,46 @@ def missing_note(missing: Mapping[str, str]) -> list[str]:
     return [f"tasks whose images are missing here: {', '.join(parts)}"] if parts else []
 
 
-def save_images(names: Sequence[str], file: Path) -> None:
-    """Write images with the layers that they share into one tar file."""
-    client = engine()
-    with client.get(f"{client.base_url}/images/get", params={"names": list(names)}, stream=True) as answer:
-        answer.raise_for_status()
-        with file.open("wb") as out:
-            for chunk in answer.iter_content(_CHUNK):
-                out.write(chunk)
-
-
-def load_images(file: Path) -> None:
-    """Add the images of a file of `save_images`; they keep names and IDs."""
-    with file.open("rb") as saved:
-        for event in engine().load_image(saved) or ():
-            if "error" in event:
-                raise ImageError(f"cannot load images: {event['error']}")
-
-
 def _name(folder: Path, docker_image: str | None) -> str:
     """The image that trials would start from now; one that Docker lacks would be made first."""
     if not docker_image or (is_built(folder) and not is_here(docker_image) and is_here(task_reference(folder))):
         return task_reference(folder)
     return docker_image
+
+
+LEAST = 3  # images that were made, from which others are estimated
+GB = 1000**3
+
+
+def needs_note(tasks: Sequence[Path], at_once: int, ahead: int) -> list[str]:
+    """Return lines on images that are missing here, of which `at_once` are made at once, those of `ahead` tasks early.
+
+    [] = none is missing. Blocking. Raises docker.errors.DockerException.
+    """
+    lacking = missing_images(tasks)
+    lines = missing_note({task.name: kind for task, kind in lacking.items()})
+    if not lines:
+        return []
+    # one name of each image of a task: many tasks may share one
+    name_of = {task: names[-1] for task in tasks if (names := names_of(task))}
+    names, missing = {*name_of.values()}, {name for task, name in name_of.items() if lacking[task]}
+    line = f"task images: {len(names)} for {len(tasks)} tasks, {len(missing)} missing"
+    known = {name: one for name, one in made().items() if name in names}
+    if len(known) < LEAST:
+        return [*lines, f"{line}; bytes and hours are known once {LEAST} of them were made here"]
+    return [*lines, f"{line}; {_estimate(known, len(names), len(missing), at_once, min(ahead, len(names)))}"]
+
+
+def _estimate(
+    known: Mapping[str, tuple[float, Mapping[str, int]]], images: int, missing: int, at_once: int, ahead: int
+) -> str:
+    count = Counter(chain for _, parts in known.values() for chain in parts)
+    sizes = {chain: size for _, parts in known.values() for chain, size in parts.items()}
+    shared = sum(size for chain, size in sizes.items() if count[chain] > 1)
+    each = fmean(sum(size for chain, size in parts.items() if count[chain] == 1) for _, parts in known.values())
+    hours = missing * fmean(seconds for seconds, _ in known.values()) / at_once / 3600
+    return (
+        f"by the {len(known)} that were made here, about {(shared + images * each) / GB:.3g} GB in all "
+        f"({shared / GB:.3g} GB shared, {each / GB:.3g} GB each) and {hours:.3g} hours, {at_once} at once; "
+        f"images_gb must be above {(shared + ahead * each) / GB:.3g} for the {ahead} tasks ahead"
+    )

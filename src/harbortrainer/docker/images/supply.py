@@ -28,11 +28,6 @@ _log = logging.getLogger("harbortrainer")
 Make = Callable[[Path], Awaitable[bool]]  # makes the images of a task; whether Docker lacked one. Raises ImageError
 TOO_SMALL = "task images: no more than those of the running trials have room (images_gb, or a disk that is nearly full)"
 Say = Callable[[str], object]
-Works = Callable[[Path, str], Awaitable[bool]]  # whether the network of a task's build works but for what a fault names
-
-
-async def unknown(_: Path, __: str) -> bool:
-    return False
 
 
 def builds_at_once() -> int:
@@ -64,8 +59,8 @@ class ImageSupply:
     """Makes images, `n_parallel` at once: those that trials wait for, then those of `expect`, in its order.
 
     A fault of the network, the disk or the daemon is tried again: for `patience_sec` while no image can be made, but
-    only as often as PAUSES_SEC says while others are, or while other addresses than the one at fault answer. Use it as
-    a context: at its end no build runs.
+    only as often as PAUSES_SEC says while others are, or while no other task has such a fault. Use it as a context: at
+    its end no build runs.
     """
 
     def __init__(
@@ -76,7 +71,6 @@ class ImageSupply:
         say: Say,
         n_tasks: int,
         window: Window | None = None,
-        works: Works = unknown,
         push: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`n_tasks`: of the run; `say` gets lines for the user; `window`: None = all images have room; `push`
@@ -95,7 +89,8 @@ class ImageSupply:
         self._fault: EnvironmentFault | None = None
         self._telling: asyncio.Task[None] | None = None
         self._closed = False
-        self._window, self._works, self._push = window, works, push
+        self._window, self._push = window, push
+        self._at_fault = set[Path]()  # tasks whose last try met a fault of network, disk or daemon
         self._pushing = asyncio.Lock()
         self._evicting = asyncio.Lock()
         self._full = False  # until trials end, what is only expected has no room
@@ -250,6 +245,12 @@ class ImageSupply:
         await self._freed.wait()
 
     async def _tried(self, order: _Order) -> str:
+        try:
+            return await self._retried(order)
+        finally:
+            self._at_fault.discard(order.task)
+
+    async def _retried(self, order: _Order) -> str:
         task = order.task
         loop = asyncio.get_running_loop()
         first_fault, tries = 0.0, 0
@@ -261,16 +262,17 @@ class ImageSupply:
                     self._seconds.append(self._made_at - began)
                 return ""
             except ImageError as error:
-                why, passing = error.last_lines, error.passing
+                why, passing, of_daemon = error.last_lines, error.passing, False
                 if isinstance(error, LateError) and not tries:
                     tries = 1
                     continue
             except (DockerException, requests.RequestException, StreamParseError) as error:  # the daemon's end
-                why, passing = one_line(error), True
+                why, passing, of_daemon = one_line(error), True, True
             tries, first_fault = tries + 1, first_fault or loop.time()
-            others = passing and tries > len(PAUSES_SEC)
-            others = others and (self._made_at > first_fault or await self._works(task, why))
-            if not passing or others or loop.time() - first_fault > self._patience_sec:
+            if passing:
+                self._at_fault.add(task)
+            alone = self._made_at > first_fault or (self._at_fault == {task} and not of_daemon)
+            if not passing or (alone and tries > len(PAUSES_SEC)) or loop.time() - first_fault > self._patience_sec:
                 return f"{PASSING if passing else UNSUPPLIED}{why}"
             pause = PAUSES_SEC[min(tries, len(PAUSES_SEC)) - 1]
             _log.warning("task %s: %s; tried again in %g s", task.name, why, pause)

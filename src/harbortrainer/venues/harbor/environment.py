@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, Str
 
 from harbortrainer.config import Config
 from harbortrainer.docker.box.compose import COMPOSE, read_compose
-from harbortrainer.docker.checks.preflight import network_modes
-from harbortrainer.durable.facts import fact
+from harbortrainer.docker.checks.preflight import network_modes, task_needs
 from harbortrainer.errors import UserError, wrong_field
 from harbortrainer.harbor import task_config
 from harbortrainer.learning.agents import by_agent
@@ -22,7 +20,7 @@ from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.plugins import FORM, bring
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.text import meant
-from harbortrainer.venues.harbor.program import TERMINUS, check_agent, mounts, program_of
+from harbortrainer.venues.harbor.container_agent import TERMINUS, agent_of, check_agent
 
 PREBUILT_ONLY = "prebuilt_only"
 
@@ -91,25 +89,25 @@ def with_agent(environment: EnvironmentConfig, task_dir: Path, config: Config) -
 
     A given override_memory_mb stays as it is. Raises UserError for tasks that only Terminus-2 can do here.
     """
-    if (program := program_of(config)) is None:
+    if (agent := agent_of(config)) is None:
         return environment
     task = task_config(task_dir)
     if (task_dir / "environment" / COMPOSE).exists():
         raise UserError(
-            f"agent={program.name}: task {task_dir.name} has {COMPOSE}, for which only agent={TERMINUS} works; "
+            f"agent={agent.name}: task {task_dir.name} has {COMPOSE}, for which only agent={TERMINUS} works; "
             f"tasks_exclude={task_dir.name} leaves it out"
         )
     memory = environment.override_memory_mb
     if memory is None and task.environment.memory_mb:
-        memory = task.environment.memory_mb + program.memory_mb
-    mounted = [*(environment.mounts or ()), *mounts(config)]
+        memory = task.environment.memory_mb + agent.memory_mb
+    mounted = [*(environment.mounts or ()), *agent.mounts(config)]
     return environment.model_copy(update={"override_memory_mb": memory, "mounts": mounted or None})
 
 
 def check_agent_tasks(task_dirs: Iterable[Path], config: Config, template: ChatTemplate) -> None:
     """Check that the run's agents work here, with all tasks and with the model's template. Raises UserError."""
     check_agent(config)
-    configs = [one for one in by_agent(config) if program_of(one) is not None]
+    configs = [one for one in by_agent(config) if agent_of(one) is not None]
     if configs:
         Prompts(template)
     for task_dir in task_dirs if configs else ():
@@ -123,7 +121,8 @@ def check_tasks(task_dirs: Collection[Path], environment_type: str, environment_
     if ":" not in environment_type:
         _check_sandboxes(_environment_type(environment_type))
     faults: dict[str, None] = {}
-    plain = [one for one in task_dirs if is_plain(one)]  # all alike for what is checked
+    needs = [task_needs(one, {}) for one in task_dirs]
+    plain = [one.path for one in needs if not (one.compose or one.hosts_listed)]  # all alike for what is checked
     alike = {*plain}
     for task_dir in (*plain[:1], *(one for one in task_dirs if one not in alike)):
         try:
@@ -132,18 +131,6 @@ def check_tasks(task_dirs: Collection[Path], environment_type: str, environment_
             faults[str(error)] = None
     if faults:
         raise UserError("\n".join(faults))
-
-
-def is_plain(task_dir: Path) -> bool:
-    """Return whether a task has neither a compose file nor a list of hosts that it may reach."""
-    return fact(task_dir, "plain", partial(_is_plain, task_dir))
-
-
-def _is_plain(task_dir: Path) -> bool:
-    if (task_dir / "environment" / COMPOSE).exists():
-        return False
-    task = task_config(task_dir)
-    return NetworkMode.ALLOWLIST not in network_modes(task)
 
 
 def python_warning(version: tuple[int, int, int] = sys.version_info[:3]) -> list[str]:

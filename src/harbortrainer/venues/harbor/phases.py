@@ -12,7 +12,7 @@ from harbortrainer.harbor import boundary
 from harbortrainer.policy.clock import Clock
 from harbortrainer.rollout.gates import Gates, ObservedTrial, TrialState
 from harbortrainer.rollout.slots import Slots
-from harbortrainer.venues.harbor.agent_session import AgentSession, Policy, answering
+from harbortrainer.venues.harbor.container_agent import ContainerSession, Policy, answering
 
 if TYPE_CHECKING:  # slow to import
     from harbor.trial.trial import Trial
@@ -87,7 +87,7 @@ class Phases:
             answering(self._policy).deadline = self._agents_deadline()
         if environment := self._engine_environment():
             await environment.open_agent_phase()
-            if isinstance(self._policy, AgentSession):
+            if isinstance(self._policy, ContainerSession):
                 await self._policy.open(environment.container)
 
     def _agents_deadline(self) -> float | None:
@@ -109,7 +109,7 @@ class Phases:
             own = self._trial.verifier_timeout_sec + GRADING_SLACK_SEC
             self.clock.due = max(due, asyncio.get_running_loop().time() + own)
             self._lent += self.clock.due - due
-        if isinstance(self._policy, AgentSession):
+        if isinstance(self._policy, ContainerSession):
             await self._policy.close()
 
     @boundary

@@ -24,10 +24,8 @@ def read_run(tasks: Sequence[Path], many: int = 500) -> None:
 
 
 def _read(task: Path, purpose: str) -> None:
-    from harbortrainer.docker.checks.preflight import Findings, check_variables, task_needs
+    from harbortrainer.docker.checks.preflight import task_needs
     from harbortrainer.docker.images.inventory import names_of
-    from harbortrainer.docker.images.needs import steps
-    from harbortrainer.venues.harbor.environment import is_plain
 
     content, is_whole = digest(task), find_fault(task) is None
     if is_whole:
@@ -38,10 +36,7 @@ def _read(task: Path, purpose: str) -> None:
         return
     category(task)
     if is_whole:
-        steps(task)
-        is_plain(task)
         task_needs(task, {})
-        check_variables([task], Findings())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import gc
 import pkgutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from pathlib import Path
 
 from harbortrainer.config import Config
@@ -22,9 +21,8 @@ from harbortrainer.rollout.venue import RunParts, Say
 from harbortrainer.stopping import in_daemon_thread
 from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
-from harbortrainer.venues.harbor.agent_session import AgentService
+from harbortrainer.venues.harbor.container_agent import agent_of
 from harbortrainer.venues.harbor.environment import PREBUILT_ONLY
-from harbortrainer.venues.harbor.program import program_of
 from harbortrainer.venues.harbor.trial import LocalHost, NewTrial
 
 
@@ -35,8 +33,8 @@ class HarborRoom:
         self._docker, self._run_id, self._cluster = docker, run.run_id, cluster
         self.agent, self.gate = run.config.agent, run.gates.containers
         daemon = Daemon(run.config.outage_limit_sec, docker.ping)
-        agents = AgentService.of(run.template) if any(map(program_of, by_agent(run.config))) else None
-        self.local = LocalHost(run, daemon, new_trial, agents)
+        agent = next(filter(None, map(agent_of, by_agent(run.config))), None)
+        self.local = LocalHost(run, daemon, new_trial, agent and agent.service(run.template))
         self._supply: ImageSupply | None = None
         observer = UNOBSERVED if cluster is None else run.observer
         self.fleet = Fleet(self.gate, run.config.outage_limit_sec, observer)
@@ -74,9 +72,8 @@ class HarborRoom:
             window = None  # hosts of a cluster keep all images, which they compare
             if config.hosts == "none":
                 window = await in_daemon_thread(self._docker.window, config.images_gb)
-            works = partial(self._docker.network_works, run_id=self._run_id)
             patience, n_tasks, push = config.outage_limit_sec, len(folders), self._docker.push
-            supply = ImageSupply(make, builds_at_once(), patience, say, n_tasks, window=window, works=works, push=push)
+            supply = ImageSupply(make, builds_at_once(), patience, say, n_tasks, window=window, push=push)
             try:
                 network = in_daemon_thread(self._docker.open_network, folders)
                 await asyncio.gather(warm_up(config), network)
@@ -103,8 +100,8 @@ class HarborRoom:
 
 async def warm_up(config: Config) -> None:
     """Import Harbor's agents in a thread, before the first trial needs one: some bring litellm, for seconds."""
-    for program in map(program_of, by_agent(config)):
-        path = program.import_path if program else "harbortrainer.venues.harbor.terminus"
+    for agent in map(agent_of, by_agent(config)):
+        path = agent.import_path if agent else "harbortrainer.venues.harbor.terminus"
         await asyncio.to_thread(pkgutil.resolve_name, path)
     gc.collect()
     gc.freeze()  # modules: a collection in the middle of a batch need not walk through them

@@ -24,13 +24,12 @@ from harbortrainer.rollout.fleet import FleetHost
 from harbortrainer.rollout.gates import ObservedTrial
 from harbortrainer.rollout.venue import RunParts, TrialCancelled, TrialRequest, conversing
 from harbortrainer.tasks.folders import folder_of
-from harbortrainer.venues.harbor.agent_session import AgentService, AgentSession, Policy, answering
+from harbortrainer.venues.harbor.container_agent import ContainerService, ContainerSession, Policy, agent_of, answering
 from harbortrainer.venues.harbor.depends import read_names
 from harbortrainer.venues.harbor.grading import VERIFIER, most_limits, unasked
 from harbortrainer.venues.harbor.install import failed_install
 from harbortrainer.venues.harbor.outcome import Verdict, classify, recorded
 from harbortrainer.venues.harbor.phases import Phases
-from harbortrainer.venues.harbor.program import program_of
 
 if TYPE_CHECKING:  # slow to import
     from harbor.models.trial.config import AgentConfig, TrialConfig
@@ -58,7 +57,7 @@ class LocalHost(FleetHost):
     parts: RunParts
     daemon: Daemon
     new_trial: NewTrial = new_trial
-    agents: AgentService | None = None  # None = Terminus-2, in this process
+    agents: ContainerService | None = None  # None = Terminus-2, in this process
 
     @property
     def places(self) -> int:
@@ -111,7 +110,7 @@ class LocalHost(FleetHost):
     async def _policy(self, request: TrialRequest) -> AsyncIterator[Policy]:
         """What the trial's agent asks. Raises UserError at the end, for an agent whose first prompt is too long."""
         config = of_trial(self.parts.config, request.name)
-        if self.agents is None or program_of(config) is None:
+        if self.agents is None or agent_of(config) is None:
             with conversing(TinkerLLM, request, self.parts) as llm:
                 yield llm
         else:
@@ -129,7 +128,7 @@ async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> tuple[
     """(the verdict, seconds by stage). Raises OSError when the trial's files cannot be written."""
     started = time.monotonic()
     try:
-        key = policy.key if isinstance(policy, AgentSession) else ""
+        key = policy.key if isinstance(policy, ContainerSession) else ""
         trial = await host.new_trial(trial_config(request, host, key))
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         refuse(error, request.trials_dir / request.name)
@@ -149,7 +148,7 @@ async def _run(request: TrialRequest, host: LocalHost, policy: Policy) -> tuple[
     for fault in recorded(result):
         raise_noted(fault, noted, request.trials_dir / request.name)
     times = {"total": _since(started) - phases.waited, "queued": phases.waited}
-    verdict = policy.classify(result) if isinstance(policy, AgentSession) else classify(result, policy)
+    verdict = policy.classify(result) if isinstance(policy, ContainerSession) else classify(result, policy)
     if verdict[2] is not None and phases.verdict.unasked:
         verdict = Outcome.UNASKED, unasked(phases.verdict.unasked), None
     if verdict[2] is not None and verdict[2] <= 0:  # earned by the policy, or because the tests could not be installed
@@ -200,10 +199,9 @@ def trial_config(request: TrialRequest, host: LocalHost, key: str = "") -> "Tria
 def _agent_config(trial: str, config: Config, key: str) -> "AgentConfig":
     from harbor.models.trial.config import AgentConfig
 
-    if (program := program_of(config)) is not None:
-        kwargs = {**config.agent_kwargs, "trial": trial}
-        env = program.environment(key)
-        return AgentConfig(import_path=program.import_path, model_name=program.model, kwargs=kwargs, env=env)
+    if (agent := agent_of(config)) is not None:
+        kwargs, env = {**config.agent_kwargs, "trial": trial}, agent.environment(key)
+        return AgentConfig(import_path=agent.import_path, model_name=agent.model, kwargs=kwargs, env=env)
     return AgentConfig(
         import_path="harbortrainer.venues.harbor.terminus:TrainableTerminus2",
         model_name=config.model_name,

@@ -57,8 +57,8 @@ class HarborVenue:
         """Return warnings for the user. Raises UserError when an environment or its host cannot carry the run."""
         from harbortrainer.docker.images.supply import builds_at_once
         from harbortrainer.rollout.venue import STEPS_AHEAD
+        from harbortrainer.venues.harbor.container_agent import agent_memory
         from harbortrainer.venues.harbor.environment import check_agent_tasks, check_tasks, python_warning
-        from harbortrainer.venues.harbor.program import agent_memory
 
         folders = list(map(folder_of, tasks))
         check_agent_tasks(folders, config, template)

@@ -8,12 +8,14 @@ from typing import Any, cast
 
 from harbor.agents.installed.base import BaseInstalledAgent, NonZeroAgentExitCodeError
 
+from harbortrainer.bundled.agents.address import MOUNT
+from harbortrainer.bundled.agents.program import Program
+from harbortrainer.bundled.agents.session import AgentSession
 from harbortrainer.docker.box.artifacts import CollectedEnvironment
 from harbortrainer.errors import UserError
 from harbortrainer.harbor import boundary, with_litellm
 from harbortrainer.policy.tinker_llm import live_llm
-from harbortrainer.venues.harbor.agent_session import AgentSession
-from harbortrainer.venues.harbor.program import MOUNT, PROGRAMS, Program
+from harbortrainer.venues.harbor.container_agent import AGENTS
 
 GRACE_SEC = 5.0  # for an agent whose trial is over to end by itself; some try again for minutes
 LATE_GRACE_SEC = 1.0  # at the deadline, which most agents learn of only when their command ends
@@ -24,8 +26,8 @@ _SHAPES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, 
 
 def __getattr__(name: str) -> type[BaseInstalledAgent]:
     """The trainable class of an agent, which Harbor imports by name: only the chosen one's modules are imported."""
-    for program in PROGRAMS.values():
-        if program.import_path.endswith(f":{name}"):
+    for program in AGENTS.values():
+        if isinstance(program, Program) and program.import_path.endswith(f":{name}"):
             return trainable(program)
     raise AttributeError(name)
 

@@ -3,10 +3,10 @@
 import os
 from dataclasses import replace
 
+from harbortrainer.bundled.hosts.arguments import HostsArgs
 from harbortrainer.bundled.hosts.messages import Job
 from harbortrainer.bundled.hosts.ray_cluster import START, Surveyed, survey
 from harbortrainer.config import Config
-from harbortrainer.doctor.arguments import HostsArgs
 from harbortrainer.errors import UserError
 from harbortrainer.venues.harbor.venue import VENUE, load_template
 

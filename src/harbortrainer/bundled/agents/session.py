@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from harbortrainer.bundled.agents.address import PORT, PYTHONS
+from harbortrainer.bundled.agents.listener import NoPython, ShutOut, listen_in, listener_problem
+from harbortrainer.bundled.agents.relay import Relay
 from harbortrainer.config import Config
-from harbortrainer.docker.box.listener import NoPython, ShutOut, listen_in, listener_problem
-from harbortrainer.docker.box.relay import Relay
 from harbortrainer.docker.daemon import call
 from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Turn, without_segments
@@ -22,10 +23,9 @@ from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import SamplingError
-from harbortrainer.policy.tinker_llm import TinkerLLM
 from harbortrainer.rollout.quarantine import SAMPLING, UNANSWERED
+from harbortrainer.venues.harbor.container_agent import ContainerSession
 from harbortrainer.venues.harbor.outcome import GRADED, Verdict, read_reward, without_grade
-from harbortrainer.venues.harbor.program import PORT, PYTHONS
 
 if TYPE_CHECKING:  # a web server, slow to import
     from harbor.models.trial.result import TrialResult
@@ -38,7 +38,7 @@ NEVER_ASKED = "the agent never asked the policy"
 
 
 @dataclass
-class AgentSession:
+class AgentSession(ContainerSession):
     """A session. `key`: the agent's API key. `failure`: what a program that failed printed; `stop_reason`: once it
     has ended.
 
@@ -130,14 +130,6 @@ class AgentSession:
             why += f" in the {seconds:.0f} s that it had (trial_timeout_sec, or its task's limit)"
         words = last_words(self.failure or (printed(result.trial_uri) if result else ""))
         return f"{why}{': ' if words else ''}{words}"
-
-
-Policy = TinkerLLM | AgentSession  # what a trial's agent asks
-
-
-def answering(policy: Policy) -> TinkerLLM | Exchange:
-    """Return what gives the agent its answers, until its deadline, and records them."""
-    return policy.exchange if isinstance(policy, AgentSession) else policy
 
 
 @dataclass

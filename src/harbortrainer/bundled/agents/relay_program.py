@@ -1,4 +1,4 @@
-"""Runs in a container, under any Python from 3.6 and without its packages: `docker/box/relay.py` sends it as text.
+"""Runs in a container, under any Python from 3.6 and without its packages: `relay.py` sends it as text.
 
 It listens at 127.0.0.1:PORT and carries each connection over its stdin and stdout, until stdin ends. A frame: 4 bytes
 number of the connection, 4 bytes length, data; no data = that side has closed. The first frame says that it listens.

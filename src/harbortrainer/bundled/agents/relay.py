@@ -16,8 +16,8 @@ from pathlib import Path
 import requests
 from docker.errors import DockerException, NotFound
 
+from harbortrainer.bundled.agents.listener import NoPython, ShutOut
 from harbortrainer.docker.box.first_shell import DOCKER_FRAME, STDERR, duplex, frames
-from harbortrainer.docker.box.listener import NoPython, ShutOut
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.errors import EnvironmentFault, one_line
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from harbortrainer.model_api.normal import Malformed, arranged, call, text_of, tool
 from harbortrainer.model_api.reply import Reply
-from harbortrainer.model_api.wires.wire import Ask, Head, Wire, ask, event
+from harbortrainer.model_api.wire import Ask, Head, Wire, ask, event
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _BESIDE = ("reasoning", "item_reference", "compaction")  # items that no template renders

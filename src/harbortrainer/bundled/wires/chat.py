@@ -6,7 +6,7 @@ from typing import Any
 
 from harbortrainer.model_api.normal import Malformed, arranged, call, text_of, tool
 from harbortrainer.model_api.reply import Reply
-from harbortrainer.model_api.wires.wire import Ask, Head, Wire, ask
+from harbortrainer.model_api.wire import Ask, Head, Wire, ask
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 

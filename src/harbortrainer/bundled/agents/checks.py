@@ -1,18 +1,28 @@
 """Which agents can run here, for `doctor docker`: what is packed, how they reach the policy, whether they start."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from docker.types import LogConfig
+
+from harbortrainer.bundled.agents.address import MOUNT
+from harbortrainer.bundled.agents.listener import listener_problem
+from harbortrainer.bundled.agents.program import Program
 from harbortrainer.config import Config
-from harbortrainer.docker.box.listener import listener_problem
-from harbortrainer.docker.box.one_off import start_problem
+from harbortrainer.docker.box.one_off import one_off
 from harbortrainer.docker.checks.preflight import task_needs
+from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.inventory import image_ids
 from harbortrainer.errors import UserError
 from harbortrainer.learning.agents import by_agent
 from harbortrainer.plugins import known
 from harbortrainer.run.agent_pack import packed_version
-from harbortrainer.venues.harbor.program import MOUNT, TERMINUS, check_agent, mounts, named, program_of
+from harbortrainer.venues.harbor.container_agent import TERMINUS, agent_of, check_agent, named
+
+START_SEC = 60  # for a program's help to be printed
+_WORDS = 200
+_KILLED = 137
 
 
 def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
@@ -26,7 +36,8 @@ def agent_lines(config: Config, tasks: Sequence[Path]) -> list[str]:
     if config.agents_dir is not None:
         lines.append(f"packed in {config.agents_dir}: {', '.join(_packed(config.agents_dir)) or 'none'}")
     check_agent(config)
-    return [*lines, *(_started(one, tasks) for one in by_agent(config) if program_of(one) is not None)]
+    programs = [(one, agent) for one in by_agent(config) if isinstance(agent := agent_of(one), Program)]
+    return [*lines, *(_started(one, program, tasks) for one, program in programs)]
 
 
 def _packed(agents_dir: str) -> list[str]:
@@ -35,9 +46,8 @@ def _packed(agents_dir: str) -> list[str]:
     return [f"{name} {version} ({named('agent', name).memory_mb} MB)" for name, version in packed.items()]
 
 
-def _started(config: Config, tasks: Sequence[Path]) -> str:
+def _started(config: Config, program: Program, tasks: Sequence[Path]) -> str:
     """In how many images the program starts, within its task's memory. Raises UserError with a line for each other."""
-    program = named("agent", config.agent)
     command = f'PATH="{MOUNT}/bin:$PATH"; {program.program} --help'
     images: dict[tuple[str, int], str] = {}  # and memory, to the name of a task
     missing = 0
@@ -51,9 +61,27 @@ def _started(config: Config, tasks: Sequence[Path]) -> str:
         f"agent={program.name}: task {task}: {program.program} does not start in its image: {why}; pack it "
         "on a machine whose C library is as old as the image's, or install it in the image"
         for (image, memory), task in images.items()
-        if (why := start_problem(image, command, mounts(config), memory))
+        if (why := start_problem(image, command, program.mounts(config), memory))
     ]
     if faults:
         raise UserError("\n".join(faults))
     left = f"; {missing} tasks' images are not built yet and were not tried" if missing else ""
     return f"agent={program.name}: {program.program} starts in {len(images)} images{left}"
+
+
+def start_problem(image: str, command: str, mounts: Sequence[Mapping[str, Any]], memory_mb: int) -> str:
+    """Return why a command of a mounted program fails in an image, in one line; "" = it does not.
+
+    Processor, C library and memory must suit it. `memory_mb`: 0 = no limit. Raises docker.errors.DockerException;
+    requests.RequestException, also when it takes over START_SEC.
+    """
+    client, binds = engine(), [f"{mount['source']}:{mount['target']}:ro" for mount in mounts]
+    limits = {"network_mode": "none", "binds": binds, "mem_limit": memory_mb << 20 or None, "pids_limit": 512}
+    log = LogConfig(type="json-file", config={"max-size": "1m"})
+    with one_off(image, ["sh", "-c", command], "doctor", log_config=log, **limits) as made:
+        client.start(made)
+        status = client.wait(made, timeout=START_SEC)["StatusCode"]
+        output = client.logs(made).decode(errors="replace")
+    if status == _KILLED:
+        return f"it was killed with {memory_mb} MB of memory"
+    return (" ".join(output.split())[-_WORDS:] or f"exit status {status}") if status else ""
