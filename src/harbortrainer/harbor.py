@@ -15,9 +15,10 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, override
+from typing import TYPE_CHECKING, Any, cast, override
 
 from harbortrainer.durable.disk import refuse
+from harbortrainer.durable.facts import fact
 from harbortrainer.durable.files import replace_text
 from harbortrainer.errors import UserError, raised_here
 
@@ -158,7 +159,7 @@ def _parsed(toml: str) -> "TaskConfig":
 def hasten_task_files() -> None:
     """Let Harbor's filter and check of task files skip their work for a task without patterns and links.
 
-    20 ms of CPU a trial less, and 4 ms a task of a list.
+    20 ms of CPU a trial less; 5 ms more by `_remember_digests`.
     """
     from harbor.models.task import file_filter, paths
     from harbor.models.task.file_filter import TaskFileFilter
@@ -182,6 +183,33 @@ def hasten_task_files() -> None:
 
     TaskFileFilter.is_excluded = is_excluded
     paths.validate_input_tree = file_filter.validate_input_tree = validate_input_tree
+    _remember_digests()
+
+
+def _remember_digests() -> None:
+    """Let Harbor digest a task's files once, and again when a stat of one changed; with links among them always."""
+    from harbor import __version__
+    from harbor.models.task.file_filter import TaskFileFilter
+    from harbor.models.task.task import Task
+    from harbor.publisher.packager import Packager
+
+    content, checksum = Packager.compute_content_hash, cast("Callable[[Task], str]", Task.checksum.fget)
+
+    def remembered(task: Path, name: str, find: Callable[[], Any]) -> Any:
+        plain = _is_plain(task, TaskFileFilter.IGNORE_FILENAME)
+        return fact(task, f"{name} of Harbor {__version__}", find) if plain else find()
+
+    def compute_content_hash(task_dir: Path) -> tuple[str, list[Path]]:
+        def find() -> tuple[str, list[str]]:
+            digest, files = content(task_dir)
+            return digest, list(map(str, files))
+
+        digest, files = remembered(task_dir.resolve(), "content", find)
+        return digest, list(map(Path, files))
+
+    Packager.compute_content_hash = staticmethod(compute_content_hash)
+    of = property(lambda self: remembered(self.paths.task_dir, "checksum", lambda: checksum(self)))
+    Task.checksum = of  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _is_plain(task: Path, rules: str) -> bool:

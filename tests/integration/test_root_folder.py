@@ -94,7 +94,7 @@ async def test_both_ways_leave_the_same_files(
     seen = await output(environment, look)
     await output(environment, "rm -r /in")
     monkeypatch.setattr(first_process, "_roots", {})  # tar and the daemon do it
-    files = Files(environment.container)
+    files = Files(environment.container, environment._shells)  # pyright: ignore[reportPrivateUsage]
     await files.upload_dir(source, "/in")
     await files.download_dir("/in", by_tar)
     assert await output(environment, look) == seen and "./sub/file 604 root root f 256" in seen

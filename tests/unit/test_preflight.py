@@ -193,3 +193,23 @@ def test_a_variable_that_tasks_take_and_that_is_not_set_is_named(
     monkeypatch.setenv("JUDGE_KEY", "k")
     preflight.check_variables([task_needs(one, {}) for one in both], findings := Findings())
     assert not findings.errors
+
+
+def test_a_variable_of_a_compose_file_that_nothing_sets_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write_task(tmp_path / "a", toml='[environment]\ncpus = 1\n[environment.env]\nOWN = "x"\n')
+    (path / "environment/docker-compose.yaml").write_text(
+        "# ${COMMENT}\nservices:\n  main:\n    image: ${MAIN_IMAGE_NAME} $OWN ${HOST_AGENT_LOGS_PATH} ${SET}\n"
+        "    command: echo $$PWD ${WITH:-x} ${TEST_DIR} $BARE ${CPUS} ${MEMORY}\n"
+    )
+    for name in ("COMMENT", "TEST_DIR", "BARE", "CPUS", "MEMORY", "WITH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SET", "")
+    preflight.check_compose_variables([task_needs(path, {}), task_needs(path, {})], findings := Findings())
+    bare, memory, other = findings.warnings
+    assert bare.startswith("task a and 1 more: docker-compose.yaml uses ${BARE}, which is not set, and is empty then")
+    assert "${MEMORY}" in memory and "set environment_kwargs.override_memory_mb=2048" in memory
+    assert "${TEST_DIR}" in other and not findings.errors
+    preflight.check_compose_variables([task_needs(path, {"override_memory_mb": 1024})], findings := Findings())
+    assert not any("MEMORY" in line for line in findings.warnings)

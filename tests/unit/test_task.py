@@ -46,8 +46,25 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
         load_tasks(str(tmp_path / "terminal-easy"))
     with pytest.raises(UserError, match="tasks_dir: no Harbor task in"):
         load_tasks(str(tmp_path))
+    for category in ("files", "shell"):
+        make_task(tmp_path / category, "one")
+    with pytest.raises(UserError, match=rf"in folders of it; name these: {tmp_path}/files,{tmp_path}/shell$"):
+        load_tasks(str(tmp_path))
+    for name in ("files", "shell"):
+        (tmp_path / name).rename(tmp_path / f"of-{name}")
+    make_task(tmp_path / "x/y/z", "one")
+    make_task(tmp_path / "x/y/z/v", "too-deep")
+    with pytest.raises(UserError, match=rf"name these: {tmp_path}/of-files,{tmp_path}/of-shell,{tmp_path}/x/y/z$"):
+        load_tasks(str(tmp_path))
     (tmp_path / "task.toml").touch()
     with pytest.raises(UserError, match=r"tasks_dir=.*: a task itself; give the folder that it is in"):
+        load_tasks(str(tmp_path))
+
+
+def test_tasks_of_the_form_before_harbor_are_named_with_what_converts_them(tmp_path: Path) -> None:
+    (tmp_path / "new ones/a").mkdir(parents=True)
+    (tmp_path / "new ones/a/task.yaml").write_text("instruction: Do a.\n")
+    with pytest.raises(UserError, match=rf"harbor task migrate -i '{tmp_path}/new ones' -o NEW_FOLDER$"):
         load_tasks(str(tmp_path))
 
 

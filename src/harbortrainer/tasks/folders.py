@@ -26,6 +26,7 @@ FETCHED_BY = {  # data sets that a clone of this repository lacks
     "terminal-easy": "make it with python -m scripts.easy.make_tasks",
 }
 _SHOWN = 5  # broken tasks whose faults are printed
+_LEVELS = 3  # of folders below a folder without tasks that are searched for some
 _log = logging.getLogger("harbortrainer")
 
 
@@ -75,8 +76,29 @@ def load_tasks(tasks_dir: str, excluded: Collection[str] = ()) -> list[Task]:
 
 
 def no_task_in(folder: str) -> str:
-    """Return what is wrong with a folder without tasks."""
-    return f"no Harbor task in {folder} itself; each is a folder with task.toml and instruction.md"
+    """Return what is wrong with a folder without tasks: folders below it are named where they have some."""
+    below, former = _folders_below(Path(folder).expanduser())
+    if below:
+        named = ",".join(f"{folder.rstrip('/')}/{one}" for one in below)
+        return f"no Harbor task in {folder} itself, but in folders of it; name these: {named}"
+    if former:
+        convert = f"convert them: harbor task migrate -i '{folder.rstrip('/')}/{former[0]}' -o NEW_FOLDER"
+        return f"no Harbor task in {folder}, but tasks with task.yaml, the form before Harbor; {convert}"
+    return f"no Harbor task in {folder}; each is a folder with task.toml and instruction.md"
+
+
+def _folders_below(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the folders at most _LEVELS below `folder` that have tasks, and those that have tasks with task.yaml."""
+    found: dict[str, None] = {}
+    former: dict[str, None] = {}
+    for place, folders, names in os.walk(folder):
+        here = Path(place).relative_to(folder)
+        task = looks_like_task(folder / here)
+        if task or "task.yaml" in names:
+            (found if task else former)[str(here.parent)] = None
+        deeper = len(here.parts) <= _LEVELS and not task
+        folders[:] = [name for name in sorted(folders) if deeper and not name.startswith(".")]
+    return list(found), list(former)
 
 
 def digest(path: Path) -> str:

@@ -91,7 +91,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._creation: asyncio.Future[None] | None = None
         self._spec: ContainerSpec | None = None
         self._shells = Shells(self.container)
-        self._files = Files(self.container)
+        self._files = Files(self.container, self._shells)
         folder = self.environment_dir.parent
         self.task = folder if (folder / "task.toml").is_file() else None
         self.phases = AgentPhases(self.container, self._shells, run_id)

@@ -1,11 +1,13 @@
 """What the Docker daemon can carry: checks, once before a run, of version, disk, memory, CPUs, networks and tools."""
 
 import os
+import re
 import resource
 import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ DESCRIPTORS_BESIDE_ENVS = 256
 DESCRIPTORS_AN_ENV = 8
 _CLI_SEC = 30
 _MIB = 1024**2
+_VARIABLE = re.compile(r"(?<!\$)\$(?:\{(\w+)\}|([A-Za-z_]\w*))")  # of a compose file, without a default
+_LOG_MOUNT = re.compile(r"(?:ENV|HOST)_(?:VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH")  # Harbor sets these, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ def check_docker(
     check_cpus(needs, info["NCPU"], findings)
     check_gpus(needs, info.get("Runtimes") or {}, findings)
     check_variables(needs, findings)
+    check_compose_variables(needs, findings)
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
@@ -224,6 +229,34 @@ def _variables(config: TaskConfig) -> list[str]:
     verifiers = [config.verifier, *(step.verifier for step in config.steps or ())]
     given = [part.env for part in (*_environments(config), *verifiers) if part is not None]
     return sorted({name for env in given for name, default in get_required_host_vars(env) if default is None})
+
+
+def check_compose_variables(needs: Sequence[TaskNeeds], findings: Findings) -> None:
+    """Warn of variables that compose files take from where nothing sets them; CPUS, MEMORY: Harbor, from task.toml."""
+    lacking: dict[str, list[TaskNeeds]] = {}
+    for task in (one for one in needs if one.compose):
+        stated = {"CPUS": task.cpus, "MEMORY": task.memory_mb}
+        for name in fact(task.path, "compose variables", partial(_compose_variables, task.path)):
+            if name not in os.environ and not stated.get(name):
+                lacking.setdefault(name, []).append(task)
+    for name, tasks in lacking.items():
+        fix = {"CPUS": "environment_kwargs.override_cpus=1", "MEMORY": "environment_kwargs.override_memory_mb=2048"}
+        findings.warnings.append(
+            f"{_named(tasks)}: docker-compose.yaml uses ${{{name}}}, which is not set, and is empty then: "
+            f"set {fix.get(name, 'it in the environment')}, or leave out tasks that need it"
+        )
+
+
+def _compose_variables(task_dir: Path) -> list[str]:
+    """Names without a default that Harbor does not set, with CPUS and MEMORY."""
+    from harbor.environments.docker.compose_env import ComposeInfraEnvVars
+
+    given = {name.upper() for name in ComposeInfraEnvVars.model_fields} - {"CPUS", "MEMORY"}
+    given |= {*task_config(task_dir).environment.env}
+    lines = (task_dir / "environment" / COMPOSE).read_text(errors="replace").splitlines()
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    used = {braced or bare for braced, bare in _VARIABLE.findall(text)} - given
+    return sorted(name for name in used if not _LOG_MOUNT.fullmatch(name))
 
 
 def _is_to_build(task: TaskNeeds) -> bool:
