@@ -29,6 +29,7 @@ from api_key import guarded, take_key
 from body_limit import limited
 from logs import say
 from parent import die_with_parent
+from quick_import import import_transformers
 
 import repairs
 from repairs import SKYRL_VERSION
@@ -230,6 +231,7 @@ def run_api(flags: list[str]) -> None:
 
 def run_engine(parent: int, marker: str, names: str, flags: list[str]) -> None:
     die_with_parent(parent)
+    import_transformers()
     repairs.apply("engine", names.split(","))
     from skyrl.tinker import engine
 

@@ -44,9 +44,10 @@ DAEMON_WIDE = (
     *("task_check", "task_build", "task_attacks", "trial_isolation", "off_policy_run", "vllm_run"),
     *("hosts", "wheel"),
 )
-LONG_GROUPS = ("server", "daemon")
+ENGINE = ("server_passes", "server_memory", "server_hybrid", "server_start", "server_turns", "server_rows")
+LONG_GROUPS = ("server", "daemon", "engine")
 SLOW = (  # the longest first; what compiles and what waits for containers in turns
-    *("server_passes", "quiet_attacks", "base_models", "server_upkeep", "unasked", "server_memory", "unseen_attacks"),
+    *("quiet_attacks", "base_models", "server_upkeep", "unasked", "unseen_attacks"),
     *("server_scripts", "void_attacks", "unsolved_attacks", "server_vllm", "agents", "trial_outcomes"),
     *("agent_endings", "image_window", "idle_attacks", "wandb", "image_supply", "reward_integrity", "task_shapes"),
     *("terminal_turn", "quickstart_tasks", "docker_disk"),
@@ -108,12 +109,14 @@ def _group(file: str) -> str:
     """`daemon`: files that clean up the whole daemon, and what another process's test looks at with it.
 
     Every start and end of a run, an evaluation or a qualification removes what dead processes have left.
+    `engine`: files of programs with an engine, which share the process that has imported it.
     `server`: the other files that use the session's server. One more has to start and to trace all its programs.
     """
     if "/unit/" in file:
         return file
-    if Path(file).stem.removeprefix("test_") in DAEMON_WIDE:
-        return "daemon"
+    for group, names in {"daemon": DAEMON_WIDE, "engine": ENGINE}.items():
+        if Path(file).stem.removeprefix("test_") in names:
+            return group
     return "server" if "conformance/" in file or "server_url" in (ROOT / file).read_text() else file
 
 

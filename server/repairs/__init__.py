@@ -62,6 +62,12 @@ REPAIRS = (
         engine=("engine_hybrid",),
     ),
     Repair(
+        "start",
+        "a start computes hundreds of small programs for weights that the file replaces",
+        f"{JAX}: JaxBackendImpl.__init__; skyrl/tx/layers/stacked.py: StackedDecoderLayers",
+        engine=("engine_start",),
+    ),
+    Repair(
         "published",
         "Qwen3.5 does not start from the names and the dtype with which it is saved",
         "skyrl/tx/models/qwen3_5.py: Qwen3_5ForCausalLM; skyrl/tx/models/configs.py: ModelConfig.get_text_config",

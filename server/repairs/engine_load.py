@@ -62,7 +62,7 @@ class Load:
     """
 
     def __init__(self, path: str | None) -> None:
-        self._path = Path(path) if path else None
+        self.path = Path(path) if path else None
         self._lock = threading.Lock()
         self._compiling: list[tuple[str, float]] = []  # a program that is traced within another comes later
         self.values: dict[str, Any] = {"seats": 0, "waves": 0, "wave_requests": 0, "wave_seconds": 0.0}
@@ -122,15 +122,15 @@ class Load:
 
     def _write(self) -> None:
         """A full disk costs the numbers, not the engine."""
-        if self._path is None:
+        if self.path is None:
             return
-        new = self._path.with_suffix(".new")
+        new = self.path.with_suffix(".new")
         try:
             new.write_text(json.dumps(self.values))
-            os.replace(new, self._path)
+            os.replace(new, self.path)
         except OSError as error:
             logger.warning(f"the server's load is no longer shown: {error}")
-            self._path = None
+            self.path = None
 
 
 load = Load(None)
@@ -138,8 +138,10 @@ load = Load(None)
 
 def reporting(stock_init: Any) -> Any:
     def init(self: Any, base_model: str, config: Any, process_id: int) -> None:
-        """Wraps JaxBackendImpl.__init__."""
+        """Wraps JaxBackendImpl.__init__, for whose hundreds of programs the file is written once."""
+        path, load.path = load.path, None
         stock_init(self, base_model, config, process_id)
+        load.path = path
         load.add(seats=max(0, config.sample_max_num_sequences))
         for name in ("_forward_backward_and_accumulate", "_forward"):
             setattr(self, name, naming_pass(getattr(self, name)))

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
+from tests.support.later import Later
 from tests.support.tools import TOOLS
 from tests.support.wire_parts import Served, served
+
+anthropic, openai = Later("anthropic"), Later("openai")
 
 FUNCTIONS = [one["function"] for one in TOOLS]
 CALL = '<tool_call>\n{"name": "find_order", "arguments": {"id":  "\\u00e9"}}\n</tool_call>'

@@ -4,12 +4,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from harbor.agents.terminus_2.terminus_2 import Terminus2
 from harbor.llms.base import BaseLLM, LLMResponse
 from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig
 from harbor.trial.trial import Trial
 
-from harbortrainer.venues.harbor.terminus import TrainableTerminus2
+from harbortrainer.venues.harbor.terminus import Terminus2, TrainableTerminus2
 from scripts.easy import make_tasks as easy
 from scripts.easy.kinds import EASY_KINDS
 from scripts.quickstart import answers, prompts

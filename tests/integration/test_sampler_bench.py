@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import MODEL, ROOT
 
 
+@pytest.mark.nightly
 def test_each_measure_is_a_line(server_url: str, tmp_path: Path) -> None:
     out = tmp_path / "lines.jsonl"
     command = [sys.executable, "-m", "bench.sampler", server_url, "--model", str(MODEL), "--size", "small"]

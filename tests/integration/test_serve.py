@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import anthropic
-import openai
 import pytest
 
 from harbortrainer.cli.main import main
@@ -20,6 +18,9 @@ from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.sft.dataset import load_dataset
 from harbortrainer.sft_config import SftConfig
 from tests.conftest import MODEL, ROOT, free_port
+from tests.support.later import Later
+
+anthropic, openai = Later("anthropic"), Later("openai")
 
 KEY = "a-key-of-this-test"
 QUICKSTART = ROOT / "datasets" / "quickstart"

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from harbortrainer.policy.sampler import PolicySampler
@@ -15,6 +13,9 @@ from harbortrainer.serve.arguments import ServeArgs
 from harbortrainer.serve.serve import _opened
 from tests.support.fakes import ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
+from tests.support.later import Later
+
+anthropic, openai = Later("anthropic"), Later("openai")
 
 KEY = "a-key-of-this-test"
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 40}}\n</tool_call>'

@@ -8,7 +8,6 @@ import math
 import pytest
 import tinker
 
-from tests.conftest import succeed
 from tests.support.engine_parts import (
     ADAM,
     DATA,
@@ -23,6 +22,7 @@ from tests.support.engine_parts import (
     sampler,
     step,
 )
+from tests.support.engine_programs import printed
 
 
 async def test_more_samplers_than_slots_at_once(server_url, tiny_model_dir):
@@ -94,8 +94,6 @@ async def test_one_adapter_never_spoils_another(server, isolated, request, tiny_
 IN_PROCESS = """
 import importlib, json, sys
 import numpy as np
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 from skyrl.backends import jax as backend
 from skyrl.tinker import engine, types
 from skyrl.tx.utils import models
@@ -154,7 +152,7 @@ all_of_them()
 @pytest.fixture(scope="module")
 def in_process(server_env) -> list[dict[str, list]]:
     """What functions of skyrl return in the server's environment, as published and repaired."""
-    lines = succeed("server/.venv/bin/python", "-c", IN_PROCESS).splitlines()
+    lines = printed(IN_PROCESS)
     return [json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT ")]
 
 

@@ -20,9 +20,6 @@ CLOSE = 1e-4  # nats, and of a gradient its share
 NOISE = 0.05  # nats, of bfloat16, in which vLLM computes linear attention on a CPU; on average
 EXACT = "tests/conformance/test_sampling.py::test_sampled_logprobs_are_the_trainers"
 COMPUTED = """
-import sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import repairs
 repairs.apply("engine", repairs.NAMES)
 from tests.support import hybrid_engine

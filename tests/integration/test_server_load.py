@@ -7,8 +7,9 @@ import tinker
 
 from harbortrainer.backend.load import look
 from harbortrainer.run.metrics import load_metrics
-from tests.conftest import SMALL_SERVER, succeed
+from tests.conftest import SMALL_SERVER
 from tests.support.engine_parts import PROMPT, SAMPLING, adapters, sampler, step
+from tests.support.engine_programs import printed
 
 N_REQUESTS, SEATS = 6, int(SMALL_SERVER["SAMPLE_MAX_NUM_SEQUENCES"])
 
@@ -16,8 +17,6 @@ N_REQUESTS, SEATS = 6, int(SMALL_SERVER["SAMPLE_MAX_NUM_SEQUENCES"])
 PROGRAMS = ("exported", "take_slot", "put_slot", "all_finite", "zeros")
 NAMED = """
 import sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 from repairs.engine_load import COMPILING, Load
 load = Load(None)
 for program in sys.argv[1:]:
@@ -28,7 +27,7 @@ for program in sys.argv[1:]:
 
 
 def test_what_is_compiled_has_words_for_a_person() -> None:
-    named = succeed("server/.venv/bin/python", "-c", NAMED, *PROGRAMS).splitlines()[-len(PROGRAMS) :]
+    named = printed(NAMED, *PROGRAMS)[-len(PROGRAMS) :]
     assert not [words for words in named if not words.startswith(("a ", "an "))]
 
 

@@ -13,8 +13,6 @@ from tests.support.tiers import first
 
 LIMITED = """
 import json, sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import jax
 import repairs
 repairs.apply("engine", repairs.NAMES)
@@ -68,8 +66,6 @@ def test_what_does_not_fit_is_refused_once_compiled_and_the_rest_is_computed_in_
 
 KEPT = """
 import json, sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import repairs
 repairs.apply("engine", repairs.NAMES)
 from skyrl.backends import jax as backend
@@ -128,8 +124,6 @@ def test_a_pass_that_finds_the_memory_full_is_computed_again_and_keeps_less(
 
 POSITIONS = """
 import json, pathlib, sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -11,8 +11,6 @@ from tests.support.tiers import first
 
 ENGINE = """
 import json, sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,8 +100,6 @@ def test_passes_without_routing_and_in_blocks_give_what_skyrl_computes(
 
 MEMORY = """
 import json, sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import jax
 import jax.numpy as jnp
 import repairs
@@ -146,8 +142,6 @@ def test_scoring_holds_no_logits_of_a_whole_prompt_and_passes_grow_with_their_to
 
 TIED = """
 import json, sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import jax
 import jax.numpy as jnp
 from repairs import engine_tied
@@ -188,8 +182,6 @@ def test_logits_of_tied_embeddings_have_the_derivatives_that_jax_computes(server
 HEADS = """
 import json, sys
 from types import SimpleNamespace
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import jax
 import jax.numpy as jnp
 from flax import nnx

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from tests.conftest import succeed
+from tests.support.engine_programs import printed
 
 ROWS = """
 import asyncio, sys
 from datetime import UTC, datetime
-sys.path.insert(0, "server")
 from skyrl.tinker import types
 from skyrl.tinker.db_models import FutureDB, RequestStatus
 from sqlalchemy import event
@@ -45,6 +44,5 @@ with Session(other) as session:
 
 
 def test_they_are_committed_together_and_fail_alone(server_env: None, tmp_path: Path) -> None:
-    printed = succeed("server/.venv/bin/python", "-c", ROWS, f"{tmp_path}/tinker.db")
-    said = [line[2:] for line in printed.splitlines() if line.startswith(">")]
+    said = [line[2:] for line in printed(ROWS, f"{tmp_path}/tinker.db") if line.startswith(">")]
     assert said == ["50 1", "int IntegrityError NoneType", "None", "52 [7, 8]"]

@@ -12,8 +12,6 @@ from tests.support.small_server import checkpoints_base
 
 SEATS = """
 import json, sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import repairs
 repairs.apply("engine", repairs.NAMES)
 from skyrl.backends import jax as backend

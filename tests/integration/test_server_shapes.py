@@ -13,8 +13,6 @@ from tests.support.engine_programs import results
 
 ENGINE = """
 import json, sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import jax
 import numpy as np
 import repairs
@@ -166,8 +164,6 @@ async def test_steps_after_the_second_compile_nothing(server_url: str, tiny_mode
 
 PROBE = """
 import json, sys
-sys.path[:0] = ["server"]
-sys.path.append("server/shims")
 import repairs
 repairs.apply("engine", repairs.NAMES)
 from skyrl.backends import jax as backend

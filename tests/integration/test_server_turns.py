@@ -3,13 +3,12 @@
 It outlives a database that does not answer, and results that do not fit into it.
 """
 
-from tests.conftest import succeed
+from tests.support.engine_programs import printed
 
 # A pass and its step arrive between two of the engine's queries: right after it has looked for passes.
 RACE = """
 import sys
 from types import SimpleNamespace
-sys.path.insert(0, "server")
 from skyrl.tinker import types
 from skyrl.tinker.db_models import FutureDB
 from skyrl.tinker.engine import TinkerEngine
@@ -61,14 +60,13 @@ order("repaired")
 
 def test_a_step_waits_for_the_pass_that_was_sent_before_it(server_env: None, tmp_path: object) -> None:
     """As published, it does not."""
-    printed = succeed("server/.venv/bin/python", "-c", RACE, f"{tmp_path}").splitlines()
-    assert printed[-2:] == ["stock step forward_backward", "repaired forward_backward step"]
+    lines = printed(RACE, f"{tmp_path}")
+    assert lines[-2:] == ["stock step forward_backward", "repaired forward_backward step"]
 
 
 # As published, then repaired; another process's lock ends when the engine says that it waits for it
 STORES = """
 import sqlite3, sys
-sys.path.insert(0, "server")
 from skyrl.tinker import types
 from skyrl.tinker.db_models import FutureDB
 from skyrl.tinker.engine import TinkerEngine
@@ -130,7 +128,7 @@ with Session(engine.db_engine) as session:
 def test_the_engine_outlives_a_database_that_is_locked_and_a_result_that_is_too_large(
     server_env: None, tmp_path: object
 ) -> None:
-    lines = succeed("server/.venv/bin/python", "-c", STORES, f"{tmp_path}/tinker.db").splitlines()
+    lines = printed(STORES, f"{tmp_path}/tinker.db")
     assert lines[-1].startswith('stored: {"error":"small"') and "too large for the server's database" in lines[-1]
     assert [line for line in lines if line.startswith(("stock", "repaired"))] == [
         "stock locked OperationalError",
@@ -148,7 +146,6 @@ def test_the_engine_outlives_a_database_that_is_locked_and_a_result_that_is_too_
 IDLE = """
 import sys
 from types import SimpleNamespace
-sys.path.insert(0, "server")
 from skyrl.tinker.db_models import FutureDB, enable_sqlite_wal
 from skyrl.tinker.engine import TinkerEngine
 from sqlmodel import Session, SQLModel, create_engine
@@ -184,16 +181,14 @@ except Over:
 
 def test_without_a_change_of_the_database_the_engine_does_not_ask_it_again(server_env: None, tmp_path: object) -> None:
     """After its first look: when a request has come, and by the clock, for what ends by it."""
-    printed = succeed("server/.venv/bin/python", "-c", IDLE, f"{tmp_path}/tinker.db")
-    assert printed.splitlines()[-1] == "0 5 12"
+    lines = printed(IDLE, f"{tmp_path}/tinker.db")
+    assert lines[-1] == "0 5 12"
 
 
 # Rounds of the API's poll: a client comes, nothing changes, its result is stored, a client of a result that was there
 POLL = """
 import asyncio, sys
 from types import SimpleNamespace
-sys.path.insert(0, "server")
-sys.path.append("server/shims")
 from skyrl.tinker import api
 from skyrl.tinker.db_models import FutureDB, enable_sqlite_wal, get_async_database_url
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -261,5 +256,5 @@ def test_results_are_asked_for_after_a_change_or_for_a_new_client(server_env: No
 
     What the API's own process answers is never asked for.
     """
-    printed = succeed("server/.venv/bin/python", "-c", POLL, f"{tmp_path}/tinker.db")
-    assert printed.splitlines()[-1] == "3 6 9 12 15 3"
+    lines = printed(POLL, f"{tmp_path}/tinker.db")
+    assert lines[-1] == "3 6 9 12 15 3"

@@ -21,7 +21,6 @@ from scripts.quickstart import answers
 from scripts.quickstart.cases import make_case
 from scripts.quickstart.kinds import KINDS
 from scripts.quickstart.make_tasks import reserved_words
-from scripts.quickstart.transcripts import act
 from scripts.quickstart.words import Words
 from tests.conftest import MODEL, ROOT
 from tests.support.conversations import write_conversations
@@ -33,6 +32,8 @@ SETTINGS = ("lora_rank=8", "batch_size=16", "max_steps=4", "save_every=1", "keep
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Episodes of the quickstart's tasks in which the author is careful and the first command is the right one."""
+    from scripts.quickstart.transcripts import act  # with transformers: not in each process of the tests
+
     rng, taken, records = random.Random(1), reserved_words(), []
     while len(records) < 48:
         case = make_case(rng.choice(KINDS), Words(rng, taken), rng)

@@ -1,22 +1,42 @@
 """Programs that run an engine without API in the server's environment, and batches for them."""
 
 import json
+import os
+import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-CACHED = {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ".state/jax-cache", "PYTHONPATH": "."}
+CACHED = {"OPENBLAS_NUM_THREADS": "1"}  # a process with threads cannot be forked
+CACHED |= {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ".state/jax-cache", "PYTHONPATH": "."}
 CACHED |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 # to compile takes half the time; what is computed is compared with what the same compiler made of other programs
 CACHED |= {"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"}
 
 
+@cache
+def forks() -> subprocess.Popen[str]:
+    """What runs the programs: skyrl is imported once. It ends with this process."""
+    command = ["server/.venv/bin/python", "-m", "tests.support.engine_forks"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | CACHED)
+
+
+def printed(code: str, *arguments: str | Path) -> list[str]:
+    """Lines that `code` prints in the server's environment."""
+    process = forks()
+    assert process.stdin is not None and process.stdout is not None
+    with tempfile.NamedTemporaryFile("r") as output:
+        process.stdin.write(json.dumps([code, list(map(str, arguments)), output.name]) + "\n")
+        process.stdin.flush()
+        status, text = process.stdout.readline(), output.read()
+    assert status == "0\n", text
+    return text.splitlines()
+
+
 def results(model: Path, code: str) -> Any:
     """What `code` prints as JSON after the word RESULT. Its argument is the model."""
-    from tests.conftest import succeed  # not in the server's environment
-
-    command = ("server/.venv/bin/python", "-c", code, model)
-    lines = succeed(*command, env=CACHED, timeout_sec=1800).splitlines()
-    return next(json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT "))
+    return next(json.loads(line.removeprefix("RESULT ")) for line in printed(code, model) if line.startswith("RESULT "))
 
 
 def ids_of(lengths: tuple[int, ...]) -> list[list[int]]:
