@@ -8,13 +8,13 @@ from pathlib import PurePosixPath
 
 from harbortrainer.docker.integrity.image_files import way
 from harbortrainer.docker.integrity.living import is_system
+from harbortrainer.docker.integrity.subject import PART, is_meant, subjects_of
 from harbortrainer.docker.integrity.watch import Process
 
 _DIGEST = re.compile(r"(?<=/)(?:[0-9a-f]{2}/[0-9a-f]{30,}|[0-9a-f]{32,})")  # a content's name
 _PATH = re.compile(r"(?<![\w.~-])~?(?:/[\w.@+~-]*[\w@+~-])+")  # without the full stop of a sentence
 _WORD = re.compile(r"[\w.@+-]*\w")
 _NUMBER = re.compile(r"\d+")
-_PART = re.compile(r"[a-z]{3,}")
 _PORT = re.compile(r"(?<![\w.])\d{2,5}(?![\w.]*\w)")
 _INSTALLS = re.compile(
     r"\binstall\w*\b[^.\n]{0,60}\b(?:packages?|dependenc|librar|modules?|system[- ]wide|python)", re.I
@@ -26,16 +26,18 @@ _DELETES = re.compile(r"\b(?:remov|delet|clean|purg|eras|wip|uninstall|mov|renam
 _SIGNALS = re.compile(
     r"\b(?:kill(?:s|ed|ing)?|terminat\w+ [^.\n]{0,40}process\w*|watchdog|SIG(?:TERM|KILL|INT|HUP|STOP|USR[12]))\b", re.I
 )
-_PROGRAM = re.compile(r"/(?:usr|bin|sbin|lib\w*)(?:/.*)?", re.DOTALL)
+_PROGRAM = re.compile(r"/(?:usr(?!(?:/local)?/src/)|bin|sbin|lib\w*)(?:/.*)?", re.DOTALL)
 _OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?", re.DOTALL)  # configuration and caches
 _SHARED = re.compile(
     r"/?|/(?:root|home|tmp|var|opt|srv|mnt|run|media|dev|proc|sys|home/[^/]+|var/(?:log|lib|cache|tmp|run))"
 )
-_COMMAND = re.compile(r"\b(?:command|program|tool|script|executable)s?\s+[`'\"]?([\w.+-]*\w)", re.I)
+_COMMAND = re.compile(r"\b(?:command|program|tool|script|executable|service)s?\s+[`'\"]?([\w.+-]*\w)", re.I)
 # The PATH of most images.
 PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _DROP_IN = re.compile(r"(/etc/.+)\.d/[^/]+")  # a file of a folder of which a program reads all files
 _MODULE = re.compile(r".*/(?:site|dist)-packages/(.+)", re.DOTALL)
+_OWN_SETTING = re.compile(r"(?:/root|/home/[^/]+)/\.(?=[^/]+$)")
+_SERVICES = "/etc/init.d"
 LEAST_NAME = 3  # characters of a file's name in an instruction
 
 
@@ -84,7 +86,7 @@ class Asked:
         self._commands = set() if self.has_solution else set(_COMMAND.findall(instruction))
         self._programs = {PurePosixPath(path).name for path in footprint.paths if _is_command(path)}
         self._tests = tests
-        self._hints = set(_PART.findall(instruction.lower()))
+        self._hints = set(PART.findall(instruction.lower()))
         self._settings = {_setting(path) for path in footprint.paths}
         self._modules = {found[1] for path in footprint.paths if (found := _MODULE.fullmatch(path))}
         self._filled = {posixpath.dirname(path) for path in footprint.paths - footprint.made}
@@ -136,7 +138,7 @@ class Asked:
         if not all(one in self.words for one in above if one.startswith(".")):
             return False
         folder, name = posixpath.split(path)
-        if _is_command(path) and name in self._commands:
+        if (_is_command(path) or folder == _SERVICES) and name in self._commands:
             return True
         return self._has_name(path, self.words) or (folder in self._named and name in self.words)
 
@@ -152,10 +154,16 @@ class Asked:
         `whole`: of the names of folders will do, and if it is a longer or shorter word.
         """
         names = PurePosixPath(path).parts[2 if whole else -1 :]
-        parts = {part for name in names for part in _PART.findall(PurePosixPath(name).stem.lower())}
+        parts = {part for name in names for part in PART.findall(PurePosixPath(name).stem.lower())}
         if any(str(above) in self._named for above in PurePosixPath(path).parents) or parts & self._hints:
             return True
         return whole and any(part.startswith(one) or one.startswith(part) for part in parts for one in self._hints)
+
+    def hints_at(self, path: str) -> bool:
+        """Return whether the instruction has the name of the folder that has the file, or in a home how that begins."""
+        folder, name = posixpath.split(path.lower())
+        is_named = posixpath.basename(folder).lstrip(".") in self._hints and folder.count("/") > 2
+        return is_named or (is_of_user(path) and name.lstrip(".").startswith(tuple(self._hints)))
 
     def is_area(self, path: str) -> bool:
         """Return whether it lies where the work of a task without a solution is."""
@@ -192,23 +200,19 @@ class Asked:
             posixpath.dirname(one) == "/home" and posixpath.basename(one) in self.words for one in above
         )
 
-    def is_subject(self, path: str) -> bool:
-        """Return whether it lies in a folder of settings, or of state, of what the instruction of a task without a
-        solution speaks of: cron and /etc/cron.d or /var/spool/cron.
-        """
-        is_state = path.startswith("/var/")
-        if self.has_solution or not (is_state or _DROP_IN.fullmatch(path)):
-            return False
-        names = PurePosixPath(path).parent.parts[3 if is_state else 2 :]
-        parts = {part for name in names for part in _PART.findall(name)}
-        return any(
-            one == f"{part}d" or part == one or (len(one) >= 4 and part.startswith(one))
-            for part in parts
-            for one in self._hints
-        )
+    def is_subject(self, path: str, made: Collection[str], *, is_new: bool) -> bool:
+        """Return whether it belongs to the settings or the state of what the instruction speaks of."""
+        return any(is_meant(part, self._hints) for part in subjects_of(path, made, is_new=is_new))
+
+    def means(self, name: str) -> bool:
+        """Return whether the instruction speaks of what a folder is called."""
+        return is_meant(name.lower(), self._hints)
 
     def is_setting(self, path: str) -> bool:
-        """Return whether the solution writes the same settings in another file: X.d/any of the same X, X or X.conf."""
+        """Return whether the solution writes the same settings in another file: X.d/any of the same X, X or X.conf, or
+        a user's own.
+        """
+        path = _OWN_SETTING.sub("/etc/", path)
         return path.startswith("/etc/") and _setting(path) in self._settings
 
     def is_same_module(self, path: str) -> bool:
@@ -227,7 +231,7 @@ class Asked:
         if not all(self.allows_socket(f"unix {name}") for name in process.sockets if name.startswith("@")):
             return False
         if process.ports:
-            return self._ports.issuperset(process.ports)
+            return not self._ports.isdisjoint(process.ports)
         return process.name in self._processes or self._any_runs
 
     def allows_socket(self, socket: str) -> bool:
@@ -254,6 +258,11 @@ def _setting(path: str) -> str:
     """What a file configures: /etc/x for /etc/x.d/any and /etc/x.conf."""
     found = _DROP_IN.fullmatch(path)
     return (found[1] if found else path).removesuffix(".conf")
+
+
+def is_drop_in(path: str) -> bool:
+    """Return whether it lies in a folder of settings of which a program reads all files."""
+    return _DROP_IN.fullmatch(path) is not None
 
 
 def is_shared(folder: str) -> bool:

@@ -53,11 +53,15 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class WatchProgram:
-    """A process of verification that opened a file. `words`: the first of its command line."""
+    """A process of verification that opened a file. `words`: the first of its command line.
+
+    `ran`: files that it loaded as programs, one after the other.
+    """
 
     parent: int
     cwd: str
     words: tuple[str, ...]
+    ran: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +280,9 @@ def _parsed(found: Any) -> Seen:
             _processes(found["processes"]),
             readers=readers,
             programs={
-                int(pid): WatchProgram(int(one["parent"]), str(one["cwd"]), tuple(map(str, one["words"])))
+                int(pid): WatchProgram(
+                    int(one["parent"]), str(one["cwd"]), tuple(map(str, one["words"])), tuple(map(str, one["ran"]))
+                )
                 for pid, one in found["programs"].items()
             },
             unseen_memory=bool(found["unseen"]),

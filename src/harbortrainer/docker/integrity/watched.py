@@ -74,6 +74,7 @@ class Watch:
         self._shared = f"/proc/{self._first}/root{SHARED}"
         self.readers: dict[str, list[int]] = {}
         self.programs: dict[int, dict[str, object]] = {}
+        self._ran: dict[int, list[str]] = {}  # files that a process loaded as programs, the first ones
         self.written: set[str] = set()
         self.late: set[str] = set()
         self.opened: set[tuple[str, int]] = set()  # by verification, with inodes, while the policy is traced
@@ -230,6 +231,8 @@ class Watch:
         pid, known = event.pid, event.pid in self._asked
         if event.mask & OPEN_EXEC:
             self._new.add(pid)
+            if len(ran := self._ran.setdefault(pid, [])) < MOST_READERS:
+                ran.append(event.path)
             if known:
                 self._loading.add(pid)
             else:
@@ -337,9 +340,10 @@ class Watch:
             self.tampered |= {path for path in peeked if {*self.readers.get(path, ())} - self._uploads}
             self.late |= set(in_dev(self._first)) - self.written if self.trace else set()
             processes = living(self._first, self.before, look.processes, all_hold=is_short)
+            programs = {pid: one | {"ran": self._ran.get(pid, [])} for pid, one in self.programs.items()}
             moved, changed = (self.trace.moved, self.trace.changed) if self.trace else (False, False)
             return {
-                "readers": self.readers, "programs": self.programs, "written": sorted(self.written),
+                "readers": self.readers, "programs": programs, "written": sorted(self.written),
                 "tampered": sorted(self.tampered), "processes": [*processes, *self.objects],
                 "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
                 "changed": moved or changed, "made": sorted(self.made) if moved else [],

@@ -1,0 +1,115 @@
+"""The programs of a verification that opened a file. Pure: no I/O."""
+
+import functools
+import posixpath
+from collections.abc import Collection, Iterator, Mapping
+
+from harbortrainer.docker.integrity.living import MOST_ARGUMENTS, TESTS
+from harbortrainer.docker.integrity.watch import Seen
+from harbortrainer.docker.integrity.watched import MOST_READERS
+
+MOST_PARENTS = 32
+_CODE = (" ", "\n", "://")  # what an argument has that is code, or an address
+
+
+class Readers:
+    """The programs of a verification that opened files."""
+
+    def __init__(self, seen: Seen, targets: Mapping[str, str]) -> None:
+        """`targets`: where links lead."""
+        self._seen, self._opened, self._targets = seen, seen.opened or {}, targets
+
+    @functools.cached_property
+    def verifiers(self) -> set[int]:
+        """Processes that opened a file of the tests."""
+        return {one for test in self._tests for one in self._seen.readers[test]}
+
+    @functools.cached_property
+    def _tests(self) -> list[str]:
+        """In the order of their opens: the first sets the others up."""
+        tests = (path for path in self._seen.readers if path.startswith(TESTS))
+        return sorted(tests, key=lambda test: self._opened.get(test, 0))
+
+    def are_alone(self, path: str) -> bool:
+        """Return whether only tests, once they began, and programs that start no others opened it."""
+        readers = self._of(path)
+        return bool(readers) and all(self._is_alone(one, path) for one in readers)
+
+    def are_asked(self, path: str) -> bool:
+        """Return whether only tests, and programs that these start for it, opened it.
+
+        Its path is an argument of such a program; or it starts no others, and has neither code nor an address among its
+        arguments, of which the file could change the meaning. What sets tests up is none, nor what runs the file.
+        """
+        readers = self._of(path)
+        return bool(readers) and all(self._is_asked(one, path) for one in readers)
+
+    def run_it(self, path: str) -> bool:
+        """Return whether only programs opened it that tests started, and that run it."""
+        readers, programs = self._of(path), self._seen.programs
+        return bool(readers) and all(
+            one in programs and path in programs[one].ran and self._is_below_tests(one) for one in readers
+        )
+
+    def run_work(self, path: str, runs: Collection[str], programs: Collection[str], *, may_be_lost: bool) -> bool:
+        """Return whether only processes opened it of which each, or one above it, runs one of `runs`, or was loaded
+        from one of `programs`.
+
+        `may_be_lost`: one that ended before it could be looked at may have.
+        """
+        readers = self._seen.readers.get(path, ())
+        return bool(readers) and all(self._is_runner(one, runs, programs, may_be_lost) for one in readers)
+
+    def _is_runner(self, process: int, runs: Collection[str], programs: Collection[str], may_be_lost: bool) -> bool:
+        for _ in range(MOST_PARENTS):
+            if process not in self._seen.programs:
+                return may_be_lost and bool(runs)
+            loaded = self._seen.programs[process].ran
+            if any(run in runs for run in self._runs(process)) or any(one in programs for one in loaded):
+                return True
+            if process in self.verifiers:
+                return False
+            process = self._seen.programs[process].parent
+        return False
+
+    def _runs(self, process: int) -> Iterator[str]:
+        """What this process opened and runs: its program, or the first argument of an interpreter."""
+        program = self._seen.programs[process]
+        words = [word for word in program.words[1:] if not word.startswith("-")][:1]
+        for word in (*program.words[:1], *words):
+            path = posixpath.normpath(posixpath.join(program.cwd, word))
+            path = self._targets.get(path, path)
+            if process in self._seen.readers.get(path, ()):
+                yield path
+
+    def _of(self, path: str) -> tuple[int, ...]:
+        readers = self._seen.readers.get(path, ())
+        return readers if len(readers) < MOST_READERS else ()
+
+    def _is_alone(self, process: int, path: str) -> bool:
+        if process not in self.verifiers:
+            return all(one.parent != process for one in self._seen.programs.values())
+        tests = (test for test in self._tests if process in self._seen.readers[test])
+        return any(self._opened[test] < self._opened[path] for test in tests)
+
+    def _is_asked(self, process: int, path: str) -> bool:
+        if process in self.verifiers:
+            return self._is_alone(process, path)
+        program = self._seen.programs.get(process)
+        if program is None or path in program.ran or not self._is_below_tests(process):
+            return False
+        words = program.words[1:]
+        if path in (posixpath.normpath(posixpath.join(program.cwd, word)) for word in words):
+            return True
+        is_plain = len(words) + 1 < MOST_ARGUMENTS and not any(code in word for word in words for code in _CODE)
+        return is_plain and self._is_alone(process, path)
+
+    def _is_below_tests(self, process: int) -> bool:
+        """Whether a test started it, or what that started, other than the program that sets tests up."""
+        for _ in range(MOST_PARENTS):
+            if process in self.verifiers:
+                return any(process in self._seen.readers[test] for test in self._tests[1:])
+            if process not in self._seen.programs:
+                return False
+            process = self._seen.programs[process].parent
+        return False
