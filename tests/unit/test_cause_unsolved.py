@@ -264,7 +264,7 @@ def test_a_new_folder_that_the_instruction_names_is_work_whatever_is_opened_firs
         ("/etc/sudoers.d/x", "They may use sudo.", {}, False),
         ("/etc/sudoers.d/x", "They may use sudo.", {"program": TEST}, True),  # it starts others
         ("/etc/ssh/sshd_config.d/x", "Configure sshd.", {}, False),
-        ("/etc/ssh/sshd_config", "Configure sshd.", {}, True),
+        ("/etc/ssh/sshd_config", "Configure sshd.", {}, False),
         ("/etc/profile.d/cron.sh", "Make a cron job.", {}, True),
     ],
 )

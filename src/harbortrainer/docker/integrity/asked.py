@@ -2,19 +2,20 @@
 
 import posixpath
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from harbortrainer.docker.integrity.image_files import way
 from harbortrainer.docker.integrity.living import is_system
-from harbortrainer.docker.integrity.subject import PART, is_meant, subjects_of
 from harbortrainer.docker.integrity.watch import Process
 
 _DIGEST = re.compile(r"(?<=/)(?:[0-9a-f]{2}/[0-9a-f]{30,}|[0-9a-f]{32,})")  # a content's name
 _PATH = re.compile(r"(?<![\w.~-])~?(?:/[\w.@+~-]*[\w@+~-])+")  # without the full stop of a sentence
 _WORD = re.compile(r"[\w.@+-]*\w")
 _NUMBER = re.compile(r"\d+")
+_PART = re.compile(r"[a-z]{3,}")
+_LEAST_BEGINNING = 4  # letters of a word that stand for it
 _PORT = re.compile(r"(?<![\w.])\d{2,5}(?![\w.]*\w)")
 _INSTALLS = re.compile(
     r"\binstall\w*\b[^.\n]{0,60}\b(?:packages?|dependenc|librar|modules?|system[- ]wide|python)", re.I
@@ -37,6 +38,9 @@ PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin
 _DROP_IN = re.compile(r"(/etc/.+)\.d/[^/]+")  # a file of a folder of which a program reads all files
 _MODULE = re.compile(r".*/(?:site|dist)-packages/(.+)", re.DOTALL)
 _OWN_SETTING = re.compile(r"(?:/root|/home/[^/]+)/\.(?=[^/]+$)")
+_PLACE = re.compile(r"/etc|/var|/usr/local/share|(?:/root|/home/[^/]+)(?=/\.[^/]+/[^/]+$)")  # of settings and state
+# Without an extension, or with one of settings and keys. Programs have others, and "rc" stands for commands to run.
+_SETTING = re.compile(r"[^.]*(?<!rc)|.+\.(?:conf|cfg|cnf|ini|json|ya?ml|toml|xml|list|rules|gen|key|pem|crt|cer|pub|\d+)")
 _SERVICES = "/etc/init.d"
 LEAST_NAME = 3  # characters of a file's name in an instruction
 
@@ -86,7 +90,8 @@ class Asked:
         self._commands = set() if self.has_solution else set(_COMMAND.findall(instruction))
         self._programs = {PurePosixPath(path).name for path in footprint.paths if _is_command(path)}
         self._tests = tests
-        self._hints = set(PART.findall(instruction.lower()))
+        self._hints = set(_PART.findall(instruction.lower()))
+        self._spoken = set(_PART.findall(_PATH.sub(" ", instruction).lower()))  # a path tells of itself alone
         self._settings = {_setting(path) for path in footprint.paths}
         self._modules = {found[1] for path in footprint.paths if (found := _MODULE.fullmatch(path))}
         self._filled = {posixpath.dirname(path) for path in footprint.paths - footprint.made}
@@ -154,16 +159,10 @@ class Asked:
         `whole`: of the names of folders will do, and if it is a longer or shorter word.
         """
         names = PurePosixPath(path).parts[2 if whole else -1 :]
-        parts = {part for name in names for part in PART.findall(PurePosixPath(name).stem.lower())}
+        parts = {part for name in names for part in _PART.findall(PurePosixPath(name).stem.lower())}
         if any(str(above) in self._named for above in PurePosixPath(path).parents) or parts & self._hints:
             return True
         return whole and any(part.startswith(one) or one.startswith(part) for part in parts for one in self._hints)
-
-    def hints_at(self, path: str) -> bool:
-        """Return whether the instruction has the name of the folder that has the file, or in a home how that begins."""
-        folder, name = posixpath.split(path.lower())
-        is_named = posixpath.basename(folder).lstrip(".") in self._hints and folder.count("/") > 2
-        return is_named or (is_of_user(path) and name.lstrip(".").startswith(tuple(self._hints)))
 
     def is_area(self, path: str) -> bool:
         """Return whether it lies where the work of a task without a solution is."""
@@ -200,13 +199,18 @@ class Asked:
             posixpath.dirname(one) == "/home" and posixpath.basename(one) in self.words for one in above
         )
 
-    def is_subject(self, path: str, made: Collection[str], *, is_new: bool) -> bool:
-        """Return whether it belongs to the settings or the state of what the instruction speaks of."""
-        return any(is_meant(part, self._hints) for part in subjects_of(path, made, is_new=is_new))
+    def subjects(self, path: str, made: Collection[str], *, is_new: bool) -> set[str]:
+        """Return what the instruction speaks of, if the file belongs to its settings or its state."""
+        return {part for part in _subjects(path, made, is_new) if self.means(part)}
 
     def means(self, name: str) -> bool:
-        """Return whether the instruction speaks of what a folder is called."""
-        return is_meant(name.lower(), self._hints)
+        """Return whether the instruction speaks of it: "sshd" of ssh, "sudo" of sudoers, "certificate" of certs."""
+        begin = name.removesuffix("s")
+        return not self._spoken.isdisjoint((name, f"{name}d")) or any(
+            (len(one) >= _LEAST_BEGINNING and name.startswith(one))
+            or (len(begin) >= _LEAST_BEGINNING and one.startswith(begin))
+            for one in self._spoken
+        )
 
     def is_setting(self, path: str) -> bool:
         """Return whether the solution writes the same settings in another file: X.d/any of the same X, X or X.conf, or
@@ -260,9 +264,22 @@ def _setting(path: str) -> str:
     return (found[1] if found else path).removesuffix(".conf")
 
 
-def is_drop_in(path: str) -> bool:
-    """Return whether it lies in a folder of settings of which a program reads all files."""
-    return _DROP_IN.fullmatch(path) is not None
+def is_setting_name(path: str) -> bool:
+    """Return whether a file has a name as settings have, and as programs and modules have not."""
+    return _SETTING.fullmatch(posixpath.basename(path).lstrip(".")) is not None
+
+
+def _subjects(path: str, made: Collection[str], is_new: bool) -> Iterator[str]:
+    """Parts of names by which settings and state tell whose they are: /etc/cron.d, /etc/sudoers, ~/.ssh.
+
+    Names of folders that were `made`, and of new files, are the policy's choice.
+    """
+    place = found[0] if (found := _PLACE.match(path)) else "-"
+    above = [one for one in way(posixpath.dirname(path)) if one.startswith(f"{place}/")]
+    names = [one for one in above if one not in made or is_of_user(one)]
+    names += [path.partition(".")[0]] if not is_new and posixpath.dirname(path) == "/etc" else []
+    for name in names:
+        yield from _PART.findall(posixpath.basename(name).lower())
 
 
 def is_shared(folder: str) -> bool:

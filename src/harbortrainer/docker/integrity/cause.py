@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from harbortrainer.docker.integrity.asked import Asked, is_drop_in, is_of_user, is_program, is_shared
+from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_setting_name, is_shared
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew, is_often_cleaned
 from harbortrainer.docker.integrity.living import EPHEMERAL, is_system
 from harbortrainer.docker.integrity.readers import MOST_PARENTS, Readers
-from harbortrainer.docker.integrity.subject import is_setting_name
 from harbortrainer.docker.integrity.syscalls import SIGNAL
 from harbortrainer.docker.integrity.watch import Process, Seen
 
 PASSED_LINK = "link (removed)"  # among sockets: a symbolic one of a moment, of which nothing tells where it was
 _LOG = re.compile("/logs/(?:agent|artifacts)/")  # which the trainer fills, too
 _SYSTEM = ("/", "/dev")
+_MOST_USUAL = 1023  # of ports, on which services listen by settings of the image
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class _Judge:
         left = {one.path for one in unasked}
         tampered = tuple(one for one in self.seen.tampered if one != SIGNAL or not self.asked.signals)
         first = self._first_of(counts)
-        is_near = self.asked.is_near(first) or self._is_subject(first, ChangeKind.CHANGED)
+        is_near = self.asked.is_near(first) or bool(self._subjects(first, ChangeKind.CHANGED))
         return Causes(
             counts,
             tuple(unasked),
@@ -180,9 +180,10 @@ class _Judge:
         """Whether the task asks for it, and it did nothing to verification."""
         if one.pid == 1 or not self.asked.allows_process(one) or (one.ran and self.seen.unseen_memory):
             return False
-        others = (str(port) for port in one.ports if not self.asked.allows_socket(f"tcp {port}"))
-        names = (name for name in one.sockets if name.startswith("@"))
-        return self.changed.told.isdisjoint(others) and not any(self._is_told(name) for name in names)
+        others = [port for port in one.ports if not self.asked.allows_socket(f"tcp {port}")]
+        if any(port > _MOST_USUAL or str(port) in self.changed.told for port in others):
+            return False
+        return not any(self._is_told(name) for name in one.sockets if name.startswith("@"))
 
     def _is_told(self, name: str) -> bool:
         """Whether verification may ask for this socket, and nothing that the policy knows does."""
@@ -260,8 +261,7 @@ class _Judge:
         if self.asked.is_new_place(one.path, self.changed.made):
             return not self._leads_writes(one)
         if self.asked.is_area(one.path):
-            is_work = not self._is_before_work(one.path) or self._is_asked_by_tests(one) or self._is_hook(one)
-            return is_work and not self._leads_writes(one)
+            return not self._leads_writes(one) and (not self._is_before_work(one.path) or self._is_asked_by_tests(one))
         if one.path not in self.changed.plain:
             return self._is_out_of_sight(one)
         if one.kind is not ChangeKind.ADDED or self._is_verifications(one.path):
@@ -271,26 +271,18 @@ class _Judge:
     def _is_settings(self, one: FileChange) -> bool:
         """Whether the instruction speaks of what has these settings, or this state, and nothing else obeys them."""
         path, opened = one.path, self.seen.opened
-        if opened is None or not self._is_subject(path, one.kind):
+        if opened is None or not (subjects := self._subjects(path, one.kind)):
             return False
         target = self.changed.targets.get(path, "")
-        if is_program(target) and not self._is_subject(target, ChangeKind.ADDED):
+        if is_program(target) and not self._subjects(target, ChangeKind.ADDED):
             return False
         if path not in opened:
             return True
-        if path.startswith("/var/") or is_drop_in(path):
-            return path in self.changed.plain and self.readers.are_alone(path)
         is_setting = path in self.changed.plain and is_setting_name(path) and self.changed.is_text(path)
-        return is_setting and self.readers.are_asked(path)
+        return is_setting and self.readers.are_asked(path, subjects)
 
-    def _is_subject(self, path: str, kind: ChangeKind) -> bool:
-        return self.asked.is_subject(path, self.changed.made, is_new=kind is ChangeKind.ADDED)
-
-    def _is_hook(self, one: FileChange) -> bool:
-        """Whether tests run a new file of a folder of the image of which the instruction speaks."""
-        folder = posixpath.dirname(one.path)
-        is_new = one.kind is ChangeKind.ADDED and folder not in self.changed.made
-        return is_new and self.asked.means(posixpath.basename(folder)) and self.readers.run_it(one.path)
+    def _subjects(self, path: str, kind: ChangeKind) -> set[str]:
+        return self.asked.subjects(path, self.changed.made, is_new=kind is ChangeKind.ADDED)
 
     def _is_named(self, path: str) -> bool:
         return self.asked.names_path(path) or self.asked.is_new_place(path, self.changed.made)
@@ -367,8 +359,9 @@ class _Judge:
 
     def _may_be_work(self, one: FileChange) -> bool:
         """In /etc, too: an honest line in a setting may be all of the work, which no word of the instruction names."""
-        hints = self.asked.is_area(one.path), self.asked.speaks_of(one.path), self.asked.hints_at(one.path)
-        return not self.asked.has_solution and (any(hints) or one.path.startswith("/etc/"))
+        path, folder = one.path, posixpath.basename(posixpath.dirname(one.path))
+        hinted = self.asked.speaks_of(path, whole=is_of_user(path)) or self.asked.means(folder)
+        return not self.asked.has_solution and (hinted or self.asked.is_area(path) or path.startswith("/etc/"))
 
     def _is_no_service(self, living: Collection[Process]) -> bool:
         """Whether something goes on running although neither the solution nor the instruction wants that."""

@@ -35,21 +35,16 @@ class Readers:
         readers = self._of(path)
         return bool(readers) and all(self._is_alone(one, path) for one in readers)
 
-    def are_asked(self, path: str) -> bool:
+    def are_asked(self, path: str, names: Collection[str]) -> bool:
         """Return whether only tests, and programs that these start for it, opened it.
 
-        Its path is an argument of such a program; or it starts no others, and has neither code nor an address among its
-        arguments, of which the file could change the meaning. What sets tests up is none, nor what runs the file.
+        Its path is an argument of such a program; or that starts no others or is called as one of `names`, and has
+        neither code nor an address among its arguments, of which the file could change the meaning. What sets tests up
+        is none, nor what runs the file. Some may have ended before they could be looked at.
         """
         readers = self._of(path)
-        return bool(readers) and all(self._is_asked(one, path) for one in readers)
-
-    def run_it(self, path: str) -> bool:
-        """Return whether only programs opened it that tests started, and that run it."""
-        readers, programs = self._of(path), self._seen.programs
-        return bool(readers) and all(
-            one in programs and path in programs[one].ran and self._is_below_tests(one) for one in readers
-        )
+        known = [one for one in readers if one in self._seen.programs and any(self._seen.programs[one].words)]
+        return bool(known) and all(self._is_asked(one, path, names) for one in known)
 
     def run_work(self, path: str, runs: Collection[str], programs: Collection[str], *, may_be_lost: bool) -> bool:
         """Return whether only processes opened it of which each, or one above it, runs one of `runs`, or was loaded
@@ -92,23 +87,24 @@ class Readers:
         tests = (test for test in self._tests if process in self._seen.readers[test])
         return any(self._opened[test] < self._opened[path] for test in tests)
 
-    def _is_asked(self, process: int, path: str) -> bool:
+    def _is_asked(self, process: int, path: str, names: Collection[str]) -> bool:
         if process in self.verifiers:
             return self._is_alone(process, path)
-        program = self._seen.programs.get(process)
-        if program is None or path in program.ran or not self._is_below_tests(process):
+        program = self._seen.programs[process]
+        if path in program.ran or not self._is_below_tests(process):
             return False
-        words = program.words[1:]
+        name, *words = program.words
         if path in (posixpath.normpath(posixpath.join(program.cwd, word)) for word in words):
             return True
-        is_plain = len(words) + 1 < MOST_ARGUMENTS and not any(code in word for word in words for code in _CODE)
-        return is_plain and self._is_alone(process, path)
+        if len(words) + 1 == MOST_ARGUMENTS or any(code in word for word in words for code in _CODE):
+            return False
+        return posixpath.basename(name) in names or self._is_alone(process, path)
 
     def _is_below_tests(self, process: int) -> bool:
         """Whether a test started it, or what that started, other than the program that sets tests up."""
         for _ in range(MOST_PARENTS):
             if process in self.verifiers:
-                return any(process in self._seen.readers[test] for test in self._tests[1:])
+                return any(process in self._seen.readers[test] for test in self._tests[1:] or self._tests)
             if process not in self._seen.programs:
                 return False
             process = self._seen.programs[process].parent
