@@ -32,7 +32,7 @@ def asked(program: WatchProgram | None, *others: WatchProgram, readers: tuple[in
         (("grep", "-q", "on off", SETTING), True),  # as data
         (("grep", "-q", "on off", "etc/tool/tool.conf"), True),
         (("toolctl", *["x"] * MOST_ARGUMENTS)[:MOST_ARGUMENTS], False),  # there may be more
-        (("",), False),  # it had ended
+        (("",), True),  # it had ended
     ],
 )
 def test_a_program_without_code_or_with_the_files_path_as_argument_was_asked_to_read_it(
@@ -55,7 +55,7 @@ def test_of_several_readers_all_that_are_known_were_asked() -> None:
     plain, code = WatchProgram(TESTS, "/", ("toolctl",)), WatchProgram(TESTS, "/", ("sh", "-c", "a b"))
     assert asked(plain, readers=(CHILD, 99)) and asked(plain, readers=(CHILD, TESTS))
     assert not asked(plain, code, readers=(CHILD, 10))
-    assert not asked(None, readers=(99,))
+    assert asked(None, readers=(99,)) and not asked(None, WatchProgram(99, "/", ("x",)), readers=(99,))
 
 
 def test_where_the_tests_are_one_file_what_it_starts_was_asked() -> None:

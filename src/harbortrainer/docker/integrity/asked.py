@@ -40,7 +40,7 @@ _MODULE = re.compile(r".*/(?:site|dist)-packages/(.+)", re.DOTALL)
 _OWN_SETTING = re.compile(r"(?:/root|/home/[^/]+)/\.(?=[^/]+$)")
 _PLACE = re.compile(r"/etc|/var|/usr/local/share|(?:/root|/home/[^/]+)(?=/\.[^/]+/[^/]+$)")  # of settings and state
 # Without an extension, or with one of settings and keys. Programs have others, and "rc" stands for commands to run.
-_SETTING = re.compile(r"[^.]*(?<!rc)|.+\.(?:conf|cfg|cnf|ini|json|ya?ml|toml|xml|list|rules|gen|key|pem|crt|cer|pub|\d+)")
+_SETTING = re.compile(r"[^.]*(?<!rc)|.+\.(conf|cfg|cnf|ini|json|ya?ml|toml|xml|list|rules|gen|key|pem|crt|cer|pub|\d+)")
 _SERVICES = "/etc/init.d"
 LEAST_NAME = 3  # characters of a file's name in an instruction
 

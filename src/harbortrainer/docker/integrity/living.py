@@ -247,7 +247,8 @@ def program_of(pid: int) -> dict[str, object]:
     """Return what it runs: its parent, working directory and the first words of its command line. Raises OSError."""
     words = _bytes(f"/proc/{pid}/cmdline", MOST_WORDS).decode(errors="surrogateescape").split("\0")
     fields = fields_of(pid)
-    return {"parent": int(fields[1]) if fields else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:MOST_ARGUMENTS]}
+    parent, cwd = int(fields[1]) if fields else 0, os.readlink(f"/proc/{pid}/cwd")
+    return {"parent": parent, "cwd": cwd, "words": words[:MOST_ARGUMENTS]}
 
 
 def shown(first: int) -> dict[int, str]:

@@ -40,11 +40,13 @@ class Readers:
 
         Its path is an argument of such a program; or that starts no others or is called as one of `names`, and has
         neither code nor an address among its arguments, of which the file could change the meaning. What sets tests up
-        is none, nor what runs the file. Some may have ended before they could be looked at.
+        is none, nor what runs the file. Some may have ended before they could be looked at; not all of what lies in /etc
+        itself, where shells look for code.
         """
         readers = self._of(path)
         known = [one for one in readers if one in self._seen.programs and any(self._seen.programs[one].words)]
-        return bool(known) and all(self._is_asked(one, path, names) for one in known)
+        may_be_lost = posixpath.dirname(path) != "/etc" and self.are_alone(path)
+        return (bool(known) or may_be_lost) and all(self._is_asked(one, path, names) for one in known)
 
     def run_work(self, path: str, runs: Collection[str], programs: Collection[str], *, may_be_lost: bool) -> bool:
         """Return whether only processes opened it of which each, or one above it, runs one of `runs`, or was loaded
@@ -56,15 +58,14 @@ class Readers:
         return bool(readers) and all(self._is_runner(one, runs, programs, may_be_lost) for one in readers)
 
     def _is_runner(self, process: int, runs: Collection[str], programs: Collection[str], may_be_lost: bool) -> bool:
-        for _ in range(MOST_PARENTS):
-            if process not in self._seen.programs:
+        for one in self._above(process):
+            if one not in self._seen.programs:
                 return may_be_lost and bool(runs)
-            loaded = self._seen.programs[process].ran
-            if any(run in runs for run in self._runs(process)) or any(one in programs for one in loaded):
+            loaded = self._seen.programs[one].ran
+            if any(run in runs for run in self._runs(one)) or any(run in programs for run in loaded):
                 return True
-            if process in self.verifiers:
+            if one in self.verifiers:
                 return False
-            process = self._seen.programs[process].parent
         return False
 
     def _runs(self, process: int) -> Iterator[str]:
@@ -102,10 +103,13 @@ class Readers:
 
     def _is_below_tests(self, process: int) -> bool:
         """Whether a test started it, or what that started, other than the program that sets tests up."""
+        verifier = next((one for one in self._above(process) if one in self.verifiers), None)
+        return any(verifier in self._seen.readers[test] for test in self._tests[1:] or self._tests)
+
+    def _above(self, process: int) -> Iterator[int]:
+        """The process, and those above it as far as they are known."""
         for _ in range(MOST_PARENTS):
-            if process in self.verifiers:
-                return any(process in self._seen.readers[test] for test in self._tests[1:] or self._tests)
+            yield process
             if process not in self._seen.programs:
-                return False
+                return
             process = self._seen.programs[process].parent
-        return False

@@ -280,9 +280,7 @@ def _parsed(found: Any) -> Seen:
             _processes(found["processes"]),
             readers=readers,
             programs={
-                int(pid): WatchProgram(
-                    int(one["parent"]), str(one["cwd"]), tuple(map(str, one["words"])), tuple(map(str, one["ran"]))
-                )
+                int(pid): WatchProgram(int(one["parent"]), str(one["cwd"]), _texts(one["words"]), _texts(one["ran"]))
                 for pid, one in found["programs"].items()
             },
             unseen_memory=bool(found["unseen"]),
@@ -297,6 +295,10 @@ def _parsed(found: Any) -> Seen:
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(map(str, found))
 
 
 def _processes(found: Any) -> tuple[Process, ...]:
