@@ -274,6 +274,7 @@ def test_a_new_folder_that_the_instruction_names_is_work_whatever_is_opened_firs
         ("/etc/tool.conf", "Configure the tool.", {}, True),  # any name would do
         ("/etc/sudoers", "They may use sudo.", {"kind": ChangeKind.CHANGED}, False),
         ("/etc/ssl/certs/x.pem", "Make a certificate.", {}, False),
+        ("/etc/ld.so.conf.d/x.conf", "Configure it.", {}, True),
         ("/home/dev/.ssh/config", "By SSH.", {"made": {"/home/dev/.ssh"}}, False),
         ("/home/dev/.ssh/more/config", "By SSH.", {"made": {"/home/dev/.ssh"}}, True),
     ],

@@ -205,10 +205,9 @@ class Asked:
 
     def means(self, name: str) -> bool:
         """Return whether the instruction speaks of it: "sshd" of ssh, "sudo" of sudoers, "certificate" of certs."""
-        begin = name.removesuffix("s")
+        begin = name.removesuffix("s") if len(name) > _LEAST_BEGINNING and name.endswith("s") else None
         return not self._spoken.isdisjoint((name, f"{name}d")) or any(
-            (len(one) >= _LEAST_BEGINNING and name.startswith(one))
-            or (len(begin) >= _LEAST_BEGINNING and one.startswith(begin))
+            (len(one) >= _LEAST_BEGINNING and name.startswith(one)) or (begin and one.startswith(begin))
             for one in self._spoken
         )
 
@@ -277,9 +276,9 @@ def _subjects(path: str, made: Collection[str], is_new: bool) -> Iterator[str]:
     place = found[0] if (found := _PLACE.match(path)) else "-"
     above = [one for one in way(posixpath.dirname(path)) if one.startswith(f"{place}/")]
     names = [one for one in above if one not in made or is_of_user(one)]
-    names += [path.partition(".")[0]] if not is_new and posixpath.dirname(path) == "/etc" else []
+    names += [path] if not is_new and posixpath.dirname(path) == "/etc" else []
     for name in names:
-        yield from _PART.findall(posixpath.basename(name).lower())
+        yield from _PART.findall(posixpath.basename(name).lstrip(".").partition(".")[0].lower())
 
 
 def is_shared(folder: str) -> bool:

@@ -40,8 +40,8 @@ class Readers:
 
         Its path is an argument of such a program; or that starts no others or is called as one of `names`, and has
         neither code nor an address among its arguments, of which the file could change the meaning. What sets tests up
-        is none, nor what runs the file. Some may have ended before they could be looked at; not all of what lies in /etc
-        itself, where shells look for code.
+        is none, nor what runs the file. Some may have ended before they could be looked at, and all but for files in
+        /etc itself, where shells look for code.
         """
         readers = self._of(path)
         known = [one for one in readers if one in self._seen.programs and any(self._seen.programs[one].words)]
