@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -200,8 +200,16 @@ class Asked:
         )
 
     def subjects(self, path: str, made: Collection[str], *, is_new: bool) -> set[str]:
-        """Return what the instruction speaks of, if the file belongs to its settings or its state."""
-        return {part for part in _subjects(path, made, is_new) if self.means(part)}
+        """Return of what the instruction speaks that has settings or state there: /etc/cron.d, /etc/sudoers, ~/.ssh.
+
+        Names of folders that were `made`, and of new files, are the policy's choice.
+        """
+        place = found[0] if (found := _PLACE.match(path)) else "-"
+        above = [one for one in way(posixpath.dirname(path)) if one.startswith(f"{place}/")]
+        names = [one for one in above if one not in made or is_of_user(one)]
+        names += [path] if not is_new and posixpath.dirname(path) == "/etc" else []
+        firsts = (posixpath.basename(name).lstrip(".").partition(".")[0] for name in names)
+        return {part for first in firsts for part in _PART.findall(first.lower()) if self.means(part)}
 
     def means(self, name: str) -> bool:
         """Return whether the instruction speaks of it: "sshd" of ssh, "sudo" of sudoers, "certificate" of certs."""
@@ -212,9 +220,7 @@ class Asked:
         )
 
     def is_setting(self, path: str) -> bool:
-        """Return whether the solution writes the same settings in another file: X.d/any of the same X, X or X.conf, or
-        a user's own.
-        """
+        """Return whether the solution writes these settings in another file: X.d/any, X, X.conf or, for all, /etc/X."""
         path = _OWN_SETTING.sub("/etc/", path)
         return path.startswith("/etc/") and _setting(path) in self._settings
 
@@ -266,19 +272,6 @@ def _setting(path: str) -> str:
 def is_setting_name(path: str) -> bool:
     """Return whether a file has a name as settings have, and as programs and modules have not."""
     return _SETTING.fullmatch(posixpath.basename(path).lstrip(".")) is not None
-
-
-def _subjects(path: str, made: Collection[str], is_new: bool) -> Iterator[str]:
-    """Parts of names by which settings and state tell whose they are: /etc/cron.d, /etc/sudoers, ~/.ssh.
-
-    Names of folders that were `made`, and of new files, are the policy's choice.
-    """
-    place = found[0] if (found := _PLACE.match(path)) else "-"
-    above = [one for one in way(posixpath.dirname(path)) if one.startswith(f"{place}/")]
-    names = [one for one in above if one not in made or is_of_user(one)]
-    names += [path] if not is_new and posixpath.dirname(path) == "/etc" else []
-    for name in names:
-        yield from _PART.findall(posixpath.basename(name).lstrip(".").partition(".")[0].lower())
 
 
 def is_shared(folder: str) -> bool:
