@@ -48,7 +48,7 @@ def test_a_program_that_starts_others_was_asked_only_under_the_settings_name() -
 
 def test_what_sets_tests_up_or_runs_the_file_was_not_asked() -> None:
     assert not asked(WatchProgram(SET_UP, "/", ("toolctl",)))
-    assert not asked(WatchProgram(TESTS, "/", ("toolctl",), ran=(SETTING,)))
+    assert not asked(WatchProgram(TESTS, "/", ("sh", SETTING), ran=(SETTING,)))
 
 
 def test_of_several_readers_all_that_are_known_were_asked() -> None:

@@ -38,7 +38,11 @@ PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin
 _DROP_IN = re.compile(r"(/etc/.+)\.d/[^/]+")  # a file of a folder of which a program reads all files
 _MODULE = re.compile(r".*/(?:site|dist)-packages/(.+)", re.DOTALL)
 _OWN_SETTING = re.compile(r"(?:/root|/home/[^/]+)/\.(?=[^/]+$)")
-_PLACE = re.compile(r"/etc|/var|/usr/local/share|(?:/root|/home/[^/]+)(?=/\.[^/]+/[^/]+$)")  # of settings and state
+# Of settings and state: of the system, of a user (~/.X/file), or of a folder of the work (.X/any/file).
+_PLACE = re.compile(
+    r"/etc|/var|/usr/local/share|(?:/root|/home/[^/]+)(?=/\.[^/]+/[^/]+$)"
+    r"|(?!(?:/root|/home/[^/]+)/\.)/.+/\.[^/]+(?=/[^/]+/[^/]+$)"
+)
 # Without an extension, or with one of settings and keys. Programs have others, and "rc" stands for commands to run.
 _SETTING = re.compile(r"[^.]*(?<!rc)|.+\.(conf|cfg|cnf|ini|json|ya?ml|toml|xml|list|rules|gen|key|pem|crt|cer|pub|\d+)")
 _SERVICES = "/etc/init.d"
@@ -202,9 +206,11 @@ class Asked:
     def subjects(self, path: str, made: Collection[str], *, is_new: bool) -> set[str]:
         """Return of what the instruction speaks that has settings or state there: /etc/cron.d, /etc/sudoers, ~/.ssh.
 
-        Names of folders that were `made`, and of new files, are the policy's choice.
+        Names of folders that were `made`, and of new files, are the policy's choice. In the work only files are new.
         """
         place = found[0] if (found := _PLACE.match(path)) else "-"
+        if not is_new and posixpath.basename(place).startswith("."):
+            return set()
         above = [one for one in way(posixpath.dirname(path)) if one.startswith(f"{place}/")]
         names = [one for one in above if one not in made or is_of_user(one)]
         names += [path] if not is_new and posixpath.dirname(path) == "/etc" else []

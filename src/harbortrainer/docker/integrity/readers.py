@@ -40,8 +40,8 @@ class Readers:
 
         Its path is an argument of such a program; or that starts no others or is called as one of `names`, and has
         neither code nor an address among its arguments, of which the file could change the meaning. What sets tests up
-        is none, nor what runs the file. Some may have ended before they could be looked at, and all but for files in
-        /etc itself, where shells look for code.
+        is none, nor what runs a file of /etc. Some may have ended before they could be looked at, and all but for those
+        in /etc itself, where shells look for code.
         """
         readers = self._of(path)
         known = [one for one in readers if one in self._seen.programs and any(self._seen.programs[one].words)]
@@ -92,14 +92,16 @@ class Readers:
         if process in self.verifiers:
             return self._is_alone(process, path)
         program = self._seen.programs[process]
-        if path in program.ran or not self._is_below_tests(process):
+        is_run = path in program.ran and (path.startswith("/etc/") or not self._tests[1:])
+        if is_run or not self._is_below_tests(process):
             return False
         name, *words = program.words
-        if path in (posixpath.normpath(posixpath.join(program.cwd, word)) for word in words):
+        names_it = path in (posixpath.normpath(posixpath.join(program.cwd, word)) for word in words)
+        if names_it and path not in program.ran:
             return True
         if len(words) + 1 == MOST_ARGUMENTS or any(code in word for word in words for code in _CODE):
             return False
-        return posixpath.basename(name) in names or self._is_alone(process, path)
+        return names_it or posixpath.basename(name) in names or self._is_alone(process, path)
 
     def _is_below_tests(self, process: int) -> bool:
         """Whether a test started it, or what that started, other than the program that sets tests up."""

@@ -267,17 +267,9 @@ class Watch:
         if not self.overflow:
             self.overflow = True
             self.marks.leave_opens()
-        for known in (
-            self.readers,
-            self.programs,
-            self._ran,
-            self.written,
-            self.late,
-            self.made,
-            self.opened,
-            self._loading,
-        ):
+        for known in (self.readers, self.programs, self.written, self.late, self.made, self.opened, self._loading):
             known.clear()
+        self._ran.clear()
 
     def _tamper(self, what: str, pid: int) -> None:
         if what not in self.tampered and len(self.tampered) < MOST_TAMPERED and self._is_policys(pid):
