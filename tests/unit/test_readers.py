@@ -1,5 +1,7 @@
 """Programs that read settings: those that tests start for it, and others, which settings make say anything."""
 
+from dataclasses import replace
+
 import pytest
 
 from harbortrainer.docker.integrity.living import MOST_ARGUMENTS
@@ -8,6 +10,7 @@ from harbortrainer.docker.integrity.watch import Seen, WatchProgram
 
 SETTING = "/etc/tool/tool.conf"
 SET_UP, TESTS, CHILD = 1, 2, 3
+LOST = WatchProgram(0, "", ())
 PROGRAMS = {
     SET_UP: WatchProgram(0, "/", ("bash", "/tests/test.sh")),
     TESTS: WatchProgram(SET_UP, "/", ("python3", "/tests/test_outputs.py")),
@@ -53,9 +56,13 @@ def test_what_sets_tests_up_or_runs_the_file_was_not_asked() -> None:
 
 def test_of_several_readers_all_that_are_known_were_asked() -> None:
     plain, code = WatchProgram(TESTS, "/", ("toolctl",)), WatchProgram(TESTS, "/", ("sh", "-c", "a b"))
-    assert asked(plain, readers=(CHILD, 99)) and asked(plain, readers=(CHILD, TESTS))
+    assert asked(plain, LOST, readers=(CHILD, 10)) and asked(plain, readers=(CHILD, TESTS))
     assert not asked(plain, code, readers=(CHILD, 10))
-    assert asked(None, readers=(99,)) and not asked(None, WatchProgram(99, "/", ("x",)), readers=(99,))
+    assert asked(LOST) and not asked(LOST, WatchProgram(CHILD, "/", ("x",)))
+
+
+def test_what_ran_the_file_and_had_ended_was_not_asked() -> None:
+    assert not asked(None, readers=(99,)) and not asked(replace(LOST, ran=(SETTING, "/bin/sh")))
 
 
 def test_where_the_tests_are_one_file_what_it_starts_was_asked() -> None:

@@ -43,8 +43,10 @@ class Readers:
         is none, nor what runs a file of /etc. Some may have ended before they could be looked at, and all but for those
         in /etc itself, where shells look for code.
         """
-        readers = self._of(path)
-        known = [one for one in readers if one in self._seen.programs and any(self._seen.programs[one].words)]
+        readers, programs = self._of(path), self._seen.programs
+        known = [one for one in readers if one in programs and any(programs[one].words)]
+        if any(one not in programs or path in programs[one].ran for one in {*readers}.difference(known)):
+            return False
         may_be_lost = posixpath.dirname(path) != "/etc" and self.are_alone(path)
         return (bool(known) or may_be_lost) and all(self._is_asked(one, path, names) for one in known)
 

@@ -55,7 +55,7 @@ class Process:
 class WatchProgram:
     """A process of verification that opened a file. `words`: the first of its command line.
 
-    `ran`: files that it loaded as programs, one after the other.
+    `ran`: files that it loaded as programs, one after the other; of one that had ended nothing else is known.
     """
 
     parent: int

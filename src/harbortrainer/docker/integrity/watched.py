@@ -231,8 +231,8 @@ class Watch:
         pid, known = event.pid, event.pid in self._asked
         if event.mask & OPEN_EXEC:
             self._new.add(pid)
-            if len(ran := self._ran.setdefault(pid, [])) < MOST_READERS:
-                ran.append(event.path)
+            if pid in self._ran or len(self._ran) < MOST_PROGRAMS:
+                self._ran.setdefault(pid, []).append(event.path)
             if known:
                 self._loading.add(pid)
             else:
@@ -341,7 +341,9 @@ class Watch:
             self.tampered |= {path for path in peeked if {*self.readers.get(path, ())} - self._uploads}
             self.late |= set(in_dev(self._first)) - self.written if self.trace else set()
             processes = living(self._first, self.before, look.processes, all_hold=is_short)
-            programs = {pid: one | {"ran": self._ran.get(pid, [])} for pid, one in self.programs.items()}
+            lost = {"parent": 0, "cwd": "", "words": []}
+            pids = {*self.programs, *self._ran}
+            programs = {pid: lost | self.programs.get(pid, {}) | {"ran": self._ran.get(pid, [])} for pid in pids}
             moved, changed = (self.trace.moved, self.trace.changed) if self.trace else (False, False)
             return {
                 "readers": self.readers, "programs": programs, "written": sorted(self.written),
