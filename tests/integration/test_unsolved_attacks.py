@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.plain_container import plain_reward, product_trial, what_earns
+from tests.support.spoken_attacks import HONEST as SPOKEN_HONEST
+from tests.support.spoken_attacks import SPOKEN, spoken_task
 from tests.support.unsolved_attacks import HONEST, UNSOLVED, unsolved_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -21,4 +23,13 @@ async def test_honest_work_on_a_task_without_a_solution_earns_its_reward(tmp_pat
     task = unsolved_task(tmp_path)
     assert await asyncio.to_thread(plain_reward, task, "true") == 0
     trial = await product_trial(task, HONEST)
+    assert trial.reward == 1, trial
+
+
+@pytest.mark.nightly
+async def test_settings_of_what_an_instruction_speaks_of_earn_nothing_by_programs_that_it_does_not_mean(
+    tmp_path: Path,
+) -> None:
+    assert await what_earns({name: (spoken_task(tmp_path / name), script) for name, script in SPOKEN.items()}) == {}
+    trial = await product_trial(spoken_task(tmp_path / "honest"), SPOKEN_HONEST)
     assert trial.reward == 1, trial

@@ -36,6 +36,11 @@ GROUPS = b"root:x:0:\nmail:x:8:eve\n"
         (GROUPS, GROUPS + b"web:x:8:ben\n", False),  # another's rights
         (b"root:*:19000:0:99999:7:::\n", b"root:*:19000:0:99999:7:::\ncourier:!:20000:0:99999:7:::\n", True),
         (b"root:*:19000:0:99999:7:::\n", b"root:$6$a:19000:0:99999:7:::\n", False),
+        (b"ana:$6$a:19000:0:99999:7:::\n", b"ana:!$6$a:19000:0:99999:7:::\n", True),
+        (b"eve:$6$a:19000:0:99999:7:::\n", b"eve:!$6$a:19000:0:99999:7:::\n", False),
+        (USERS, USERS.replace(b"/bin/sh", b"/usr/sbin/nologin"), True),
+        (USERS, USERS.replace(b"/home/ana:/bin/sh", b"/srv:/bin/sh"), False),
+        (USERS, USERS.replace(b"1000:1000", b"1001:1000"), False),
         (b"", b"courier:100000:65536\n", True),
     ],
 )

@@ -59,6 +59,8 @@ def test_unasked_files_that_do_not_count_are_known_too() -> None:
     [
         (Process("server", (80,)), []),
         (Process("server", (81,)), ["process server"]),
+        (Process("server", (80, 81)), []),
+        (Process("server", (80, 8181)), ["process server"]),  # verification may compute it
         (Process("redis"), []),
         (Process("loop"), ["process loop"]),
         (Process("loop", ran=False), []),
@@ -88,6 +90,12 @@ def test_a_socket_of_an_asked_service_counts_if_the_task_does_not_ask_for_it(soc
     asked = Asked(replace(SOLUTION, sockets=frozenset({"@x-#"})), "")
     causes = causes_of(Changed(told={"40001"}), Seen({}, sockets=(socket,)), asked)
     assert causes.names == ([socket] if counts else []) and bool(causes) is counts and not causes.hooked
+
+
+def test_another_port_of_a_service_counts_if_verification_has_its_number() -> None:
+    seen = Seen({}, processes=(Process("server", (80, 81)),))
+    asked = Asked(SOLUTION, "", "/app")
+    assert [bool(causes_of(Changed(told={told}), seen, asked)) for told in ("81", "82")] == [True, False]
 
 
 def test_a_service_with_an_unasked_abstract_socket_is_none_that_the_task_asks_for() -> None:

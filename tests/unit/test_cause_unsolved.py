@@ -264,8 +264,23 @@ def test_a_new_folder_that_the_instruction_names_is_work_whatever_is_opened_firs
         ("/etc/sudoers.d/x", "They may use sudo.", {}, False),
         ("/etc/sudoers.d/x", "They may use sudo.", {"program": TEST}, True),  # it starts others
         ("/etc/ssh/sshd_config.d/x", "Configure sshd.", {}, False),
-        ("/etc/ssh/sshd_config", "Configure sshd.", {}, True),
+        ("/etc/ssh/sshd_config", "Configure sshd.", {}, False),
         ("/etc/profile.d/cron.sh", "Make a cron job.", {}, True),
+        ("/etc/profile.d/x.sh", "Mind the profile.", {}, True),  # code
+        ("/etc/tool/toolrc", "Configure the tool.", {}, True),
+        ("/etc/tool/tool.conf", "Configure the tool.", {}, False),
+        ("/etc/tool/tool.conf", "Configure the tool.", {"is_text": lambda _: False}, True),
+        ("/etc/tool/tool.conf", "Ask /opt/tool.", {}, True),  # a path tells of itself alone
+        ("/etc/tool.conf", "Configure the tool.", {}, True),  # any name would do
+        ("/etc/sudoers", "They may use sudo.", {"kind": ChangeKind.CHANGED}, False),
+        ("/etc/ssl/certs/x.pem", "Make a certificate.", {}, False),
+        ("/etc/ld.so.conf.d/x.conf", "Configure it.", {}, True),
+        ("/app/.git/hooks/pre-commit", "A hook shall refuse it.", {}, False),
+        ("/app/.git/hooks/pre-commit", "Refuse it.", {}, True),
+        ("/app/.hooks/more/x", "A hook shall refuse it.", {"made": {"/app/.hooks", "/app/.hooks/more"}}, True),
+        ("/root/.config/hooks/x", "A hook shall refuse it.", {}, True),
+        ("/home/dev/.ssh/config", "By SSH.", {"made": {"/home/dev/.ssh"}}, False),
+        ("/home/dev/.ssh/more/config", "By SSH.", {"made": {"/home/dev/.ssh"}}, True),
     ],
 )
 def test_what_an_instruction_speaks_of_has_settings_and_state_of_its_own(
@@ -274,5 +289,13 @@ def test_what_an_instruction_speaks_of_has_settings_and_state_of_its_own(
     starts = facts.pop("program", None) is not None
     programs = {9: WatchProgram(5, "/", ("x",)), 5: TEST} | ({7: WatchProgram(9, "/", ("y",))} if starts else {})
     seen = Seen({"/tests/test.sh": 0, path: 1}, readers={"/tests/test.sh": (5,), path: (9,)}, programs=programs)
-    changed = Changed((FileChange(path, ChangeKind.ADDED),), {path}, **facts)
+    change = FileChange(path, facts.pop("kind", ChangeKind.ADDED))
+    changed = Changed((change,), {path}, **facts)
     assert bool(causes_of(changed, seen, Asked(None, instruction, "/app"))) is is_cause
+
+
+@pytest.mark.parametrize(("target", "is_cause"), [("/etc/tool/all/x", False), ("/usr/bin/true", True)])
+def test_a_link_among_settings_is_work_unless_it_leads_to_a_program(target: str, is_cause: bool) -> None:
+    path = "/etc/tool/on/x"
+    changed = Changed((FileChange(path, ChangeKind.ADDED),), targets={path: target})
+    assert bool(causes_of(changed, Seen({}), Asked(None, "Configure the tool.", "/app"))) is is_cause

@@ -118,3 +118,10 @@ def test_a_wheel_lists_nothing_outside_of_its_environment(made: tuple[str, ...],
 def test_a_debian_package_lists_nothing_in_folders_of_an_image() -> None:
     files = {"/var/lib/dpkg/info/evil.list": b"/opt/slack\n/usr/bin/evil\n", "/opt/slack": b"", "/usr/bin/evil": b""}
     assert listed(files) == {"/usr/bin/evil"}
+
+
+def test_the_state_of_a_debian_packages_manager_describes_it_once_one_was_installed() -> None:
+    state = FileChange("/var/lib/dpkg/status", ChangeKind.CHANGED)
+    record = FileChange("/var/lib/dpkg/info/p.list", ChangeKind.ADDED)
+    known = [records_of(changes, {record.path: b"/."}.get, ()) for changes in ([state, record], [state])]
+    assert [(state.path in one.listed, state.path in one.about) for one in known] == [(True, True), (False, False)]

@@ -17,7 +17,9 @@ from harbortrainer.docker.integrity.living import living
 from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram, _parsed
 
 TOLD: dict[str, Any] = {
-    "readers": {"/a": [7, 8], "/b": [8]}, "programs": {"7": {"parent": 1, "cwd": "/app", "words": ["sh", "-c", "x"]}},
+    "readers": {"/a": [7, 8], "/b": [8]}, "programs": {
+        "7": {"parent": 1, "cwd": "/app", "words": ["sh", "-c", "x"], "ran": ["/a"]}
+    },
     "written": ["/b"], "tampered": ["/tests/x"], "overflow": False, "unseen": False,
     "late": ["/b"], "moved": True, "made": [9], "changed": True, "sockets": ["tcp 80"],
     "passed": ["/d"], "links": 2, "left": ["/dev/x"],
@@ -30,7 +32,7 @@ SEEN = Seen(
     ("/tests/x",),
     (Process("p", (80,), False, ("/c",), 5, holds=True),),
     {"/a": (7, 8), "/b": (8,)},
-    {7: WatchProgram(1, "/app", ("sh", "-c", "x"))},
+    {7: WatchProgram(1, "/app", ("sh", "-c", "x"), ("/a",))},
     late=frozenset({"/b"}),
     moved=True,
     made=frozenset({9}),

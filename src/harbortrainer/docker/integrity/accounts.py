@@ -1,15 +1,19 @@
-"""Lists of a system's accounts, one a line: whether one has new accounts alone that are the work's. No I/O."""
+"""Lists of a system's accounts, one a line: whether one differs by accounts alone that are the work's. No I/O."""
 
+import posixpath
 from collections.abc import Collection
 from itertools import zip_longest
 
+from harbortrainer.docker.integrity.asked import PROGRAMS
+
 LISTS = ("/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/etc/subuid", "/etc/subgid")
-_GROUP, _USER = 4, 7  # fields of a line; the last of a group's has its members, the third a number
+_GROUP, _USER, _SHADOW = 4, 7, 9  # fields of a line; the last of a group's has its members, of a user's its shell
 _MOST_NUMBER = 1 << 31
 
 
 def only_adds(old: bytes, new: bytes | None, words: Collection[str], told: Collection[str] = ()) -> bool:
-    """Return whether `new` has all lines of `old`, and nothing more but accounts, and `words` as members of old groups.
+    """Return whether `new` has all lines of `old`, and nothing more but accounts, `words` as members of old groups, and
+    for `words` another password, or a program of the system as shell.
 
     New accounts have numbers of their own, and names of `words`, or such as are none of `told`.
     """
@@ -27,6 +31,10 @@ def only_adds(old: bytes, new: bytes | None, words: Collection[str], told: Colle
 
 def _has_more(old: list[str], new: list[str], words: Collection[str]) -> bool:
     known = _members(old)
+    if old[0] in words and old[0] != "root" and len(old) == len(new) == _SHADOW:
+        return old[0] == new[0]
+    if old[0] in words and _number(old) and len(old) == len(new) == _USER:
+        return old[0] == new[0] and old[2:-1] == new[2:-1] and posixpath.dirname(new[-1]) in PROGRAMS
     is_same = len(old) == len(new) == _GROUP and old[:-1] == new[:-1] and known == _members(new)[: len(known)]
     return is_same and {*_members(new)[len(known) :]} <= {*words}
 

@@ -118,6 +118,7 @@ class Again:
             (*found.contents, *late), found.plain | written, found.shadows, found.targets, packaged=records.listed,
             about=records.about, mounted=mounted, late={one.path for one in late}, named=named, told=told,
             made=found.made, is_new_name=found.is_new_name, is_same=found.layer.is_same,
+            is_text=lambda path: b"\0" not in (found.layer.content(path) or b"\0"),
             accounts=[] if asked.has_solution else [*_accounts(found, asked.words, told)],
             first=self._environment.phases.first.keys(),
         )  # fmt: skip

@@ -15,6 +15,7 @@ _PATH = re.compile(r"(?<![\w.~-])~?(?:/[\w.@+~-]*[\w@+~-])+")  # without the ful
 _WORD = re.compile(r"[\w.@+-]*\w")
 _NUMBER = re.compile(r"\d+")
 _PART = re.compile(r"[a-z]{3,}")
+_LEAST_BEGINNING = 4  # letters of a word that stand for it
 _PORT = re.compile(r"(?<![\w.])\d{2,5}(?![\w.]*\w)")
 _INSTALLS = re.compile(
     r"\binstall\w*\b[^.\n]{0,60}\b(?:packages?|dependenc|librar|modules?|system[- ]wide|python)", re.I
@@ -26,16 +27,25 @@ _DELETES = re.compile(r"\b(?:remov|delet|clean|purg|eras|wip|uninstall|mov|renam
 _SIGNALS = re.compile(
     r"\b(?:kill(?:s|ed|ing)?|terminat\w+ [^.\n]{0,40}process\w*|watchdog|SIG(?:TERM|KILL|INT|HUP|STOP|USR[12]))\b", re.I
 )
-_PROGRAM = re.compile(r"/(?:usr|bin|sbin|lib\w*)(?:/.*)?", re.DOTALL)
+_PROGRAM = re.compile(r"/(?:usr(?!(?:/local)?/src/)|bin|sbin|lib\w*)(?:/.*)?", re.DOTALL)
 _OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?", re.DOTALL)  # configuration and caches
 _SHARED = re.compile(
     r"/?|/(?:root|home|tmp|var|opt|srv|mnt|run|media|dev|proc|sys|home/[^/]+|var/(?:log|lib|cache|tmp|run))"
 )
-_COMMAND = re.compile(r"\b(?:command|program|tool|script|executable)s?\s+[`'\"]?([\w.+-]*\w)", re.I)
+_COMMAND = re.compile(r"\b(?:command|program|tool|script|executable|service)s?\s+[`'\"]?([\w.+-]*\w)", re.I)
 # The PATH of most images.
 PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _DROP_IN = re.compile(r"(/etc/.+)\.d/[^/]+")  # a file of a folder of which a program reads all files
 _MODULE = re.compile(r".*/(?:site|dist)-packages/(.+)", re.DOTALL)
+_OWN_SETTING = re.compile(r"(?:/root|/home/[^/]+)/\.(?=[^/]+$)")
+# Of settings and state: of the system, of a user (~/.X/file), or of a folder of the work (.X/any/file).
+_PLACE = re.compile(
+    r"/etc|/var|/usr/local/share|(?:/root|/home/[^/]+)(?=/\.[^/]+/[^/]+$)"
+    r"|(?!(?:/root|/home/[^/]+)/\.)/.+/\.[^/]+(?=/[^/]+/[^/]+$)"
+)
+# Without an extension, or with one of settings and keys. Programs have others, and "rc" stands for commands to run.
+_SETTING = re.compile(r"[^.]*(?<!rc)|.+\.(conf|cfg|cnf|ini|json|ya?ml|toml|xml|list|rules|gen|key|pem|crt|cer|pub|\d+)")
+_SERVICES = "/etc/init.d"
 LEAST_NAME = 3  # characters of a file's name in an instruction
 
 
@@ -85,6 +95,7 @@ class Asked:
         self._programs = {PurePosixPath(path).name for path in footprint.paths if _is_command(path)}
         self._tests = tests
         self._hints = set(_PART.findall(instruction.lower()))
+        self._spoken = set(_PART.findall(_PATH.sub(" ", instruction).lower()))  # a path tells of itself alone
         self._settings = {_setting(path) for path in footprint.paths}
         self._modules = {found[1] for path in footprint.paths if (found := _MODULE.fullmatch(path))}
         self._filled = {posixpath.dirname(path) for path in footprint.paths - footprint.made}
@@ -136,7 +147,7 @@ class Asked:
         if not all(one in self.words for one in above if one.startswith(".")):
             return False
         folder, name = posixpath.split(path)
-        if _is_command(path) and name in self._commands:
+        if (_is_command(path) or folder == _SERVICES) and name in self._commands:
             return True
         return self._has_name(path, self.words) or (folder in self._named and name in self.words)
 
@@ -192,23 +203,31 @@ class Asked:
             posixpath.dirname(one) == "/home" and posixpath.basename(one) in self.words for one in above
         )
 
-    def is_subject(self, path: str) -> bool:
-        """Return whether it lies in a folder of settings, or of state, of what the instruction of a task without a
-        solution speaks of: cron and /etc/cron.d or /var/spool/cron.
+    def subjects(self, path: str, made: Collection[str], *, is_new: bool) -> set[str]:
+        """Return of what the instruction speaks that has settings or state there: /etc/cron.d, /etc/sudoers, ~/.ssh.
+
+        Names of folders that were `made`, and of new files, are the policy's choice. In the work only files are new.
         """
-        is_state = path.startswith("/var/")
-        if self.has_solution or not (is_state or _DROP_IN.fullmatch(path)):
-            return False
-        names = PurePosixPath(path).parent.parts[3 if is_state else 2 :]
-        parts = {part for name in names for part in _PART.findall(name)}
-        return any(
-            one == f"{part}d" or part == one or (len(one) >= 4 and part.startswith(one))
-            for part in parts
-            for one in self._hints
+        place = found[0] if (found := _PLACE.match(path)) else "-"
+        if not is_new and posixpath.basename(place).startswith("."):
+            return set()
+        above = [one for one in way(posixpath.dirname(path)) if one.startswith(f"{place}/")]
+        names = [one for one in above if one not in made or is_of_user(one)]
+        names += [path] if not is_new and posixpath.dirname(path) == "/etc" else []
+        firsts = (posixpath.basename(name).lstrip(".").partition(".")[0] for name in names)
+        return {part for first in firsts for part in _PART.findall(first.lower()) if self.means(part)}
+
+    def means(self, name: str) -> bool:
+        """Return whether the instruction speaks of it: "sshd" of ssh, "sudo" of sudoers, "certificate" of certs."""
+        begin = name.removesuffix("s") if len(name) > _LEAST_BEGINNING and name.endswith("s") else None
+        return not self._spoken.isdisjoint((name, f"{name}d")) or any(
+            (len(one) >= _LEAST_BEGINNING and name.startswith(one)) or (begin and one.startswith(begin))
+            for one in self._spoken
         )
 
     def is_setting(self, path: str) -> bool:
-        """Return whether the solution writes the same settings in another file: X.d/any of the same X, X or X.conf."""
+        """Return whether the solution writes these settings in another file: X.d/any, X, X.conf or, for all, /etc/X."""
+        path = _OWN_SETTING.sub("/etc/", path)
         return path.startswith("/etc/") and _setting(path) in self._settings
 
     def is_same_module(self, path: str) -> bool:
@@ -227,7 +246,7 @@ class Asked:
         if not all(self.allows_socket(f"unix {name}") for name in process.sockets if name.startswith("@")):
             return False
         if process.ports:
-            return self._ports.issuperset(process.ports)
+            return not self._ports.isdisjoint(process.ports)
         return process.name in self._processes or self._any_runs
 
     def allows_socket(self, socket: str) -> bool:
@@ -254,6 +273,11 @@ def _setting(path: str) -> str:
     """What a file configures: /etc/x for /etc/x.d/any and /etc/x.conf."""
     found = _DROP_IN.fullmatch(path)
     return (found[1] if found else path).removesuffix(".conf")
+
+
+def is_setting_name(path: str) -> bool:
+    """Return whether a file has a name as settings have, and as programs and modules have not."""
+    return _SETTING.fullmatch(posixpath.basename(path).lstrip(".")) is not None
 
 
 def is_shared(folder: str) -> bool:

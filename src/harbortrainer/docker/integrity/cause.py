@@ -3,21 +3,21 @@
 import functools
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_shared
+from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_setting_name, is_shared
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew, is_often_cleaned
 from harbortrainer.docker.integrity.living import EPHEMERAL, is_system
+from harbortrainer.docker.integrity.readers import MOST_PARENTS, Readers
 from harbortrainer.docker.integrity.syscalls import SIGNAL
 from harbortrainer.docker.integrity.watch import Process, Seen
-from harbortrainer.docker.integrity.watched import MOST_READERS
 
 PASSED_LINK = "link (removed)"  # among sockets: a symbolic one of a moment, of which nothing tells where it was
 _LOG = re.compile("/logs/(?:agent|artifacts)/")  # which the trainer fills, too
-_TESTS, _SYSTEM = "/tests/", ("/", "/dev")
-_MOST_PARENTS = 32
+_SYSTEM = ("/", "/dev")
+_MOST_USUAL = 1023  # of ports, on which services listen by settings of the image
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Changed:
     of the policy made during verification. `named`: paths that verification did not open but may ask for by name;
     `told`: words of what tells it what to do. `made`: new folders. `is_new_name`: whether no file of the image has
     a name. `accounts`: lists of accounts with new ones alone that are work. `is_same`: whether a file
-    has the image's content, and other rights or times alone. `first`: processes that ran before the agent acted.
+    has the image's content, and other rights or times alone; `is_text`: whether it has no content for a processor.
+    `first`: processes that ran before the agent acted.
     """
 
     changes: tuple[FileChange, ...] = ()
@@ -43,11 +44,12 @@ class Changed:
     mounted: tuple[str, ...] = ()
     late: Collection[str] = ()
     named: Collection[str] = ()
-    told: Collection[str] = ()
+    told: Set[str] = frozenset()
     made: Collection[str] = ()
     is_new_name: Callable[[str], bool] = lambda _: False
     accounts: Collection[str] = ()
     is_same: Callable[[str], bool] = lambda _: False
+    is_text: Callable[[str], bool] = lambda _: True
     first: Collection[int] = ()
 
 
@@ -108,6 +110,9 @@ class _Judge:
     work: set[str] = field(default_factory=set)  # opened paths that the task asks for
     linked: set[str] = field(default_factory=set)  # to which links that it asks for lead
 
+    def __post_init__(self) -> None:
+        self.readers = Readers(self.seen, self.changed.targets)
+
     def causes(self) -> Causes:
         opened, served = self.seen.opened or {}, self._served()
         passed = served | {one.path for one in self.changed.changes if _LOG.match(one.path)}.difference(opened)
@@ -122,7 +127,7 @@ class _Judge:
         rest = {one.path for one in own} - {one.path for one in unasked}
         self.linked = {target for link, target in self.changed.targets.items() if link in rest}
         opened = self.seen.opened or ()
-        self.work = {path for path in opened if path in rest or path in self.linked or self.asked.names_path(path)}
+        self.work = {path for path in opened if path in rest or path in self.linked or self._is_named(path)}
         unasked = [one for one in unasked if not self._is_work(one)]
         services = tuple(one for one in self.seen.processes if self._is_service(one))
         held = {path for one in services for path in one.writes}
@@ -133,7 +138,7 @@ class _Judge:
         left = {one.path for one in unasked}
         tampered = tuple(one for one in self.seen.tampered if one != SIGNAL or not self.asked.signals)
         first = self._first_of(counts)
-        is_near = self.asked.is_near(first)
+        is_near = self.asked.is_near(first) or bool(self._subjects(first, ChangeKind.CHANGED))
         return Causes(
             counts,
             tuple(unasked),
@@ -174,6 +179,9 @@ class _Judge:
     def _is_service(self, one: Process) -> bool:
         """Whether the task asks for it, and it did nothing to verification."""
         if one.pid == 1 or not self.asked.allows_process(one) or (one.ran and self.seen.unseen_memory):
+            return False
+        others = [port for port in one.ports if not self.asked.allows_socket(f"tcp {port}")]
+        if any(port > _MOST_USUAL or str(port) in self.changed.told for port in others):
             return False
         return not any(self._is_told(name) for name in one.sockets if name.startswith("@"))
 
@@ -238,6 +246,8 @@ class _Judge:
         is_twin = self.asked.is_twin(path) and self.changed.is_new_name(name)
         if beside and (is_twin or same_program):
             return name in self.asked.words or not self._is_before_work(path)
+        if self._is_settings(one):
+            return True
         if path in self.changed.packaged and (self.asked.installs or not self.asked.has_solution):
             return path in self.changed.about or not self._is_before_work(path)
         if not self.asked.has_solution:
@@ -254,16 +264,33 @@ class _Judge:
             return not self._leads_writes(one) and (not self._is_before_work(one.path) or self._is_asked_by_tests(one))
         if one.path not in self.changed.plain:
             return self._is_out_of_sight(one)
-        if self.asked.is_subject(one.path) and posixpath.dirname(one.path) not in self.changed.made:
-            return self._is_read_alone(one.path)
         if one.kind is not ChangeKind.ADDED or self._is_verifications(one.path):
             return False
         return self._is_read_by_work(one.path, anywhere=not is_of_user(one.path))
 
+    def _is_settings(self, one: FileChange) -> bool:
+        """Whether the instruction speaks of what has these settings, or this state, and nothing else obeys them."""
+        path, opened = one.path, self.seen.opened
+        if opened is None or not (subjects := self._subjects(path, one.kind)):
+            return False
+        target = self.changed.targets.get(path, "")
+        if is_program(target) and not self._subjects(target, ChangeKind.ADDED):
+            return False
+        if path not in opened:
+            return True
+        is_setting = path in self.changed.plain and is_setting_name(path) and self.changed.is_text(path)
+        return is_setting and self.readers.are_asked(path, subjects)
+
+    def _subjects(self, path: str, kind: ChangeKind) -> set[str]:
+        return self.asked.subjects(path, self.changed.made, is_new=kind is ChangeKind.ADDED)
+
+    def _is_named(self, path: str) -> bool:
+        return self.asked.names_path(path) or self.asked.is_new_place(path, self.changed.made)
+
     def _leads_writes(self, one: FileChange) -> bool:
         """Whether what verification wrote went through a new link, or into a new pipe."""
         path = one.path
-        for _ in range(_MOST_PARENTS):
+        for _ in range(MOST_PARENTS):
             path = self.changed.targets.get(path, path)
         return one.kind is ChangeKind.ADDED and one.path not in self.changed.plain and path in self.seen.written
 
@@ -309,19 +336,8 @@ class _Judge:
         is_same = one.kind is ChangeKind.CHANGED and self.changed.is_same(one.path)
         of_image = one.kind is ChangeKind.CHANGED and "/." not in one.path and not is_same
         if one.path in self.changed.plain and (of_image or self.asked.is_tested(one.path)):
-            return self._is_read_alone(one.path)
+            return self.readers.are_alone(one.path)
         return is_same
-
-    def _is_read_alone(self, path: str) -> bool:
-        readers = self.seen.readers.get(path, ())
-        return 0 < len(readers) < MOST_READERS and all(self._is_of_tests(reader, path) for reader in readers)
-
-    def _is_of_tests(self, process: int, path: str) -> bool:
-        if process not in self._verifiers:
-            return all(one.parent != process for one in self.seen.programs.values())
-        opened = self.seen.opened or {}
-        tests = (test for test, readers in self.seen.readers.items() if test.startswith(_TESTS) and process in readers)
-        return any(opened[test] < opened[path] for test in tests)
 
     def _is_before_work(self, path: str) -> bool:
         """Whether verification opened it before anything that the task asks for."""
@@ -335,48 +351,17 @@ class _Judge:
 
         `anywhere`: not only beside or below what they run.
         """
-        opened, readers = self.seen.opened or {}, self.seen.readers.get(path, ())
-        if path not in opened:
+        if path not in (opened := self.seen.opened or {}):
             return False
         runs = [run for run in self.work if opened[run] < opened[path]]
-        if not anywhere:
-            runs = [run for run in runs if path.startswith(f"{PurePosixPath(run).parent}/")]
-        return bool(readers) and all(self._is_runner(one, runs) for one in readers)
-
-    def _is_runner(self, process: int, runs: Collection[str]) -> bool:
-        """Whether the process or one above it runs one of `runs`.
-
-        One that ended before it could be looked at may have, where no solution tells what else the work is.
-        """
-        for _ in range(_MOST_PARENTS):
-            if process not in self.seen.programs:
-                return not self.asked.has_solution and bool(runs)
-            if any(run in runs for run in self._runs(process)):
-                return True
-            if process in self._verifiers:
-                return False
-            process = self.seen.programs[process].parent
-        return False
-
-    @functools.cached_property
-    def _verifiers(self) -> set[int]:
-        """Processes that opened a file of the tests."""
-        return {one for path, readers in self.seen.readers.items() if path.startswith(_TESTS) for one in readers}
-
-    def _runs(self, process: int) -> Iterator[str]:
-        """What the task asks for and this process runs: its program, or the first argument of an interpreter."""
-        program = self.seen.programs[process]
-        words = [word for word in program.words[1:] if not word.startswith("-")][:1]
-        for word in (*program.words[:1], *words):
-            path = posixpath.normpath(posixpath.join(program.cwd, word))
-            path = self.changed.targets.get(path, path)
-            if path in self.work and process in self.seen.readers.get(path, ()):
-                yield path
+        near = [run for run in runs if anywhere or path.startswith(f"{PurePosixPath(run).parent}/")]
+        return self.readers.run_work(path, near, runs, may_be_lost=not self.asked.has_solution)
 
     def _may_be_work(self, one: FileChange) -> bool:
         """In /etc, too: an honest line in a setting may be all of the work, which no word of the instruction names."""
-        hinted = self.asked.is_area(one.path) or self.asked.speaks_of(one.path) or one.path.startswith("/etc/")
-        return not self.asked.has_solution and hinted
+        path, folder = one.path, posixpath.basename(posixpath.dirname(one.path))
+        hinted = self.asked.speaks_of(path, whole=is_of_user(path)) or self.asked.means(folder)
+        return not self.asked.has_solution and (hinted or self.asked.is_area(path) or path.startswith("/etc/"))
 
     def _is_no_service(self, living: Collection[Process]) -> bool:
         """Whether something goes on running although neither the solution nor the instruction wants that."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 MOST_PROCESSES, MOST_THREADS, MOST_FILES = 4096, 8192, 32_768  # of one look; beyond that it is not complete
 MOST_WRITES = 1024  # of a process; beyond that its look is not complete, either
 MOST_BYTES, MOST_WORDS = 4 * 1024 * 1024, 1024  # of a file in /proc; of a command line
+MOST_ARGUMENTS = 32
 TESTS = "/tests/"
 OWN = (TESTS, "/logs/verifier/")  # what verification alone writes
 RING = "anon_inode:[io_uring]"  # the kernel may act for who has mapped it, without a call
@@ -246,7 +247,8 @@ def program_of(pid: int) -> dict[str, object]:
     """Return what it runs: its parent, working directory and the first words of its command line. Raises OSError."""
     words = _bytes(f"/proc/{pid}/cmdline", MOST_WORDS).decode(errors="surrogateescape").split("\0")
     fields = fields_of(pid)
-    return {"parent": int(fields[1]) if fields else 0, "cwd": os.readlink(f"/proc/{pid}/cwd"), "words": words[:3]}
+    parent, cwd = int(fields[1]) if fields else 0, os.readlink(f"/proc/{pid}/cwd")
+    return {"parent": parent, "cwd": cwd, "words": words[:MOST_ARGUMENTS]}
 
 
 def shown(first: int) -> dict[int, str]:

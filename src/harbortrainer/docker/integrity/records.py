@@ -44,7 +44,9 @@ def records_of(changes: Iterable[FileChange], read: Read, opened: Collection[str
 
     A file of `opened` is listed only if it has the sum of its record, or is named by its own sum, as in caches.
     """
+    changes = [*changes]
     new = [one for one in changes if one.kind is ChangeKind.ADDED]
+    changed = {one.path for one in changes if one.kind is ChangeKind.CHANGED}
     added, folders = {one.path for one in new}, {one.path for one in new if one.folder}
     listed: set[str] = set()
     about: set[str] = set()
@@ -64,10 +66,11 @@ def records_of(changes: Iterable[FileChange], read: Read, opened: Collection[str
             sums = dict.fromkeys(_below(text, PurePosixPath(record).parents[1], added), "")
             about.add(record)
         else:
+            about |= {path for path in changed if posixpath.dirname(path) == str(PurePosixPath(record).parents[1])}
             sums = dict(_dpkg(text, (read(f"{record.removesuffix(_LIST)}.md5sums") or b"").decode(errors="replace")))
         listed |= {path for path in added & sums.keys() if path not in opened or _has_sum(read(path), sums[path])}
     listed |= {path for path in added.intersection(opened) if _DIGEST.search(path) and _names_itself(path, read(path))}
-    return Records(frozenset(listed), frozenset(about & added))
+    return Records(frozenset(listed | (about & changed)), frozenset(about & (added | changed)))
 
 
 def _is_near(path: str, record: str, made: Collection[str]) -> bool:

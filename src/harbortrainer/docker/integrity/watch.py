@@ -53,11 +53,15 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class WatchProgram:
-    """A process of verification that opened a file. `words`: the first of its command line."""
+    """A process of verification that opened a file. `words`: the first of its command line.
+
+    `ran`: files that it loaded as programs, one after the other; of one that had ended nothing else is known.
+    """
 
     parent: int
     cwd: str
     words: tuple[str, ...]
+    ran: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +280,7 @@ def _parsed(found: Any) -> Seen:
             _processes(found["processes"]),
             readers=readers,
             programs={
-                int(pid): WatchProgram(int(one["parent"]), str(one["cwd"]), tuple(map(str, one["words"])))
+                int(pid): WatchProgram(int(one["parent"]), str(one["cwd"]), _texts(one["words"]), _texts(one["ran"]))
                 for pid, one in found["programs"].items()
             },
             unseen_memory=bool(found["unseen"]),
@@ -291,6 +295,10 @@ def _parsed(found: Any) -> Seen:
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(map(str, found))
 
 
 def _processes(found: Any) -> tuple[Process, ...]:

@@ -74,6 +74,7 @@ class Watch:
         self._shared = f"/proc/{self._first}/root{SHARED}"
         self.readers: dict[str, list[int]] = {}
         self.programs: dict[int, dict[str, object]] = {}
+        self._ran: dict[int, list[str]] = {}  # files that a process loaded as programs, the first ones
         self.written: set[str] = set()
         self.late: set[str] = set()
         self.opened: set[tuple[str, int]] = set()  # by verification, with inodes, while the policy is traced
@@ -230,6 +231,8 @@ class Watch:
         pid, known = event.pid, event.pid in self._asked
         if event.mask & OPEN_EXEC:
             self._new.add(pid)
+            if pid in self._ran or len(self._ran) < MOST_PROGRAMS:
+                self._ran.setdefault(pid, []).append(event.path)
             if known:
                 self._loading.add(pid)
             else:
@@ -266,6 +269,7 @@ class Watch:
             self.marks.leave_opens()
         for known in (self.readers, self.programs, self.written, self.late, self.made, self.opened, self._loading):
             known.clear()
+        self._ran.clear()
 
     def _tamper(self, what: str, pid: int) -> None:
         if what not in self.tampered and len(self.tampered) < MOST_TAMPERED and self._is_policys(pid):
@@ -337,9 +341,12 @@ class Watch:
             self.tampered |= {path for path in peeked if {*self.readers.get(path, ())} - self._uploads}
             self.late |= set(in_dev(self._first)) - self.written if self.trace else set()
             processes = living(self._first, self.before, look.processes, all_hold=is_short)
+            lost = {"parent": 0, "cwd": "", "words": []}
+            pids = {*self.programs, *self._ran}
+            programs = {pid: lost | self.programs.get(pid, {}) | {"ran": self._ran.get(pid, [])} for pid in pids}
             moved, changed = (self.trace.moved, self.trace.changed) if self.trace else (False, False)
             return {
-                "readers": self.readers, "programs": self.programs, "written": sorted(self.written),
+                "readers": self.readers, "programs": programs, "written": sorted(self.written),
                 "tampered": sorted(self.tampered), "processes": [*processes, *self.objects],
                 "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
                 "changed": moved or changed, "made": sorted(self.made) if moved else [],

@@ -1,0 +1,119 @@
+"""The programs of a verification that opened a file. Pure: no I/O."""
+
+import functools
+import posixpath
+from collections.abc import Collection, Iterator, Mapping
+
+from harbortrainer.docker.integrity.living import MOST_ARGUMENTS, TESTS
+from harbortrainer.docker.integrity.watch import Seen
+from harbortrainer.docker.integrity.watched import MOST_READERS
+
+MOST_PARENTS = 32
+_CODE = (" ", "\n", "://")  # what an argument has that is code, or an address
+
+
+class Readers:
+    """The programs of a verification that opened files."""
+
+    def __init__(self, seen: Seen, targets: Mapping[str, str]) -> None:
+        """`targets`: where links lead."""
+        self._seen, self._opened, self._targets = seen, seen.opened or {}, targets
+
+    @functools.cached_property
+    def verifiers(self) -> set[int]:
+        """Processes that opened a file of the tests."""
+        return {one for test in self._tests for one in self._seen.readers[test]}
+
+    @functools.cached_property
+    def _tests(self) -> list[str]:
+        """In the order of their opens: the first sets the others up."""
+        tests = (path for path in self._seen.readers if path.startswith(TESTS))
+        return sorted(tests, key=lambda test: self._opened.get(test, 0))
+
+    def are_alone(self, path: str) -> bool:
+        """Return whether only tests, once they began, and programs that start no others opened it."""
+        readers = self._of(path)
+        return bool(readers) and all(self._is_alone(one, path) for one in readers)
+
+    def are_asked(self, path: str, names: Collection[str]) -> bool:
+        """Return whether only tests, and programs that these start for it, opened it.
+
+        Its path is an argument of such a program; or that starts no others or is called as one of `names`, and has
+        neither code nor an address among its arguments, of which the file could change the meaning. What sets tests up
+        is none, nor what runs a file of /etc. Some may have ended before they could be looked at, and all but for those
+        in /etc itself, where shells look for code.
+        """
+        readers, programs = self._of(path), self._seen.programs
+        known = [one for one in readers if one in programs and any(programs[one].words)]
+        if any(one not in programs or path in programs[one].ran for one in {*readers}.difference(known)):
+            return False
+        may_be_lost = posixpath.dirname(path) != "/etc" and self.are_alone(path)
+        return (bool(known) or may_be_lost) and all(self._is_asked(one, path, names) for one in known)
+
+    def run_work(self, path: str, runs: Collection[str], programs: Collection[str], *, may_be_lost: bool) -> bool:
+        """Return whether only processes opened it of which each, or one above it, runs one of `runs`, or was loaded
+        from one of `programs`.
+
+        `may_be_lost`: one that ended before it could be looked at may have.
+        """
+        readers = self._seen.readers.get(path, ())
+        return bool(readers) and all(self._is_runner(one, runs, programs, may_be_lost) for one in readers)
+
+    def _is_runner(self, process: int, runs: Collection[str], programs: Collection[str], may_be_lost: bool) -> bool:
+        for one in self._above(process):
+            if one not in self._seen.programs:
+                return may_be_lost and bool(runs)
+            loaded = self._seen.programs[one].ran
+            if any(run in runs for run in self._runs(one)) or any(run in programs for run in loaded):
+                return True
+            if one in self.verifiers:
+                return False
+        return False
+
+    def _runs(self, process: int) -> Iterator[str]:
+        """What this process opened and runs: its program, or the first argument of an interpreter."""
+        program = self._seen.programs[process]
+        words = [word for word in program.words[1:] if not word.startswith("-")][:1]
+        for word in (*program.words[:1], *words):
+            path = posixpath.normpath(posixpath.join(program.cwd, word))
+            path = self._targets.get(path, path)
+            if process in self._seen.readers.get(path, ()):
+                yield path
+
+    def _of(self, path: str) -> tuple[int, ...]:
+        readers = self._seen.readers.get(path, ())
+        return readers if len(readers) < MOST_READERS else ()
+
+    def _is_alone(self, process: int, path: str) -> bool:
+        if process not in self.verifiers:
+            return all(one.parent != process for one in self._seen.programs.values())
+        tests = (test for test in self._tests if process in self._seen.readers[test])
+        return any(self._opened[test] < self._opened[path] for test in tests)
+
+    def _is_asked(self, process: int, path: str, names: Collection[str]) -> bool:
+        if process in self.verifiers:
+            return self._is_alone(process, path)
+        program = self._seen.programs[process]
+        is_run = path in program.ran and (path.startswith("/etc/") or not self._tests[1:])
+        if is_run or not self._is_below_tests(process):
+            return False
+        name, *words = program.words
+        names_it = path in (posixpath.normpath(posixpath.join(program.cwd, word)) for word in words)
+        if names_it and path not in program.ran:
+            return True
+        if len(words) + 1 == MOST_ARGUMENTS or any(code in word for word in words for code in _CODE):
+            return False
+        return names_it or posixpath.basename(name) in names or self._is_alone(process, path)
+
+    def _is_below_tests(self, process: int) -> bool:
+        """Whether a test started it, or what that started, other than the program that sets tests up."""
+        verifier = next((one for one in self._above(process) if one in self.verifiers), None)
+        return any(verifier in self._seen.readers[test] for test in self._tests[1:] or self._tests)
+
+    def _above(self, process: int) -> Iterator[int]:
+        """The process, and those above it as far as they are known."""
+        for _ in range(MOST_PARENTS):
+            yield process
+            if process not in self._seen.programs:
+                return
+            process = self._seen.programs[process].parent

@@ -1,0 +1,72 @@
+"""Programs that read settings: those that tests start for it, and others, which settings make say anything."""
+
+from dataclasses import replace
+
+import pytest
+
+from harbortrainer.docker.integrity.living import MOST_ARGUMENTS
+from harbortrainer.docker.integrity.readers import Readers
+from harbortrainer.docker.integrity.watch import Seen, WatchProgram
+
+SETTING = "/etc/tool/tool.conf"
+SET_UP, TESTS, CHILD = 1, 2, 3
+LOST = WatchProgram(0, "", ())
+PROGRAMS = {
+    SET_UP: WatchProgram(0, "/", ("bash", "/tests/test.sh")),
+    TESTS: WatchProgram(SET_UP, "/", ("python3", "/tests/test_outputs.py")),
+}
+
+
+def asked(program: WatchProgram | None, *others: WatchProgram, readers: tuple[int, ...] = (CHILD,)) -> bool:
+    """Whether a process was asked to read SETTING, beside others from 10 on."""
+    programs = PROGRAMS | ({CHILD: program} if program else {}) | dict(enumerate(others, 10))
+    opened = ("/tests/test.sh", "/tests/test_outputs.py", SETTING)
+    read = {opened[0]: (SET_UP,), opened[1]: (TESTS,), SETTING: readers}
+    seen = Seen({path: place for place, path in enumerate(opened)}, readers=read, programs=programs)
+    return Readers(seen, {}).are_asked(SETTING, {"tool"})
+
+
+@pytest.mark.parametrize(
+    ("words", "is_asked"),
+    [
+        (("toolctl", "-T"), True),
+        (("toolctl", "check it"), False),  # code
+        (("toolctl", "http://127.0.0.1/"), False),
+        (("grep", "-q", "on off", SETTING), True),  # as data
+        (("grep", "-q", "on off", "etc/tool/tool.conf"), True),
+        (("toolctl", *["x"] * MOST_ARGUMENTS)[:MOST_ARGUMENTS], False),  # there may be more
+        (("",), True),  # it had ended
+    ],
+)
+def test_a_program_without_code_or_with_the_files_path_as_argument_was_asked_to_read_it(
+    words: tuple[str, ...], is_asked: bool
+) -> None:
+    assert asked(WatchProgram(TESTS, "/", words)) is is_asked
+
+
+def test_a_program_that_starts_others_was_asked_only_under_the_settings_name() -> None:
+    names = {"/usr/bin/tool": True, "/usr/bin/other": False}
+    assert {name: asked(WatchProgram(TESTS, "/", (name,)), WatchProgram(CHILD, "/", ("x",))) for name in names} == names
+
+
+def test_what_sets_tests_up_or_runs_the_file_was_not_asked() -> None:
+    assert not asked(WatchProgram(SET_UP, "/", ("toolctl",)))
+    assert not asked(WatchProgram(TESTS, "/", ("sh", SETTING), ran=(SETTING,)))
+
+
+def test_of_several_readers_all_that_are_known_were_asked() -> None:
+    plain, code = WatchProgram(TESTS, "/", ("toolctl",)), WatchProgram(TESTS, "/", ("sh", "-c", "a b"))
+    assert asked(plain, LOST, readers=(CHILD, 10)) and asked(plain, readers=(CHILD, TESTS))
+    assert not asked(plain, code, readers=(CHILD, 10))
+    assert asked(LOST) and not asked(LOST, WatchProgram(CHILD, "/", ("x",)))
+
+
+def test_what_ran_the_file_and_had_ended_was_not_asked() -> None:
+    assert not asked(None, readers=(99,)) and not asked(replace(LOST, ran=(SETTING, "/bin/sh")))
+
+
+def test_where_the_tests_are_one_file_what_it_starts_was_asked() -> None:
+    programs = {SET_UP: PROGRAMS[SET_UP], CHILD: WatchProgram(SET_UP, "/", ("toolctl",))}
+    read = {"/tests/test.sh": (SET_UP,), SETTING: (CHILD,)}
+    seen = Seen({"/tests/test.sh": 0, SETTING: 1}, readers=read, programs=programs)
+    assert Readers(seen, {}).are_asked(SETTING, ())
