@@ -71,7 +71,7 @@ lock_state "$state"
 require_key "$state" "$host"
 if [ "$FRESH" = 1 ]; then forget_state "$state"; fi
 export JAX_COMPILATION_CACHE_DIR="${JAX_COMPILATION_CACHE_DIR:-$STATE/jax-cache}"
-# Everything, however small: a start compiles a hundred small programs
+# Everything, however small: a start compiles many small programs
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 drop_old_programs "$JAX_COMPILATION_CACHE_DIR"
 export HF_HUB_DISABLE_TELEMETRY=1
