@@ -50,6 +50,7 @@ def test_where_there_is_no_solution_the_instruction_tells_where_the_work_is(
         ("/app/y.txt", ["/tests/test.sh"], {}, True),
         ("/app/z.txt", ["/tests/test.sh"], {"/app/z.txt": (9,)}, True),  # not named
         ("/app/Makefile", ["/tests/test.sh"], {"/app/Makefile": (9,)}, False),  # any word, in the working directory
+        ("/app/bin/python3", ["/tests/test.sh"], {"/app/bin/python3": (9,)}, True),  # the image has one
         ("/srv/data/Makefile", ["/tests/test.sh"], {"/srv/data/Makefile": (9,)}, True),
         ("/srv/data/y.txt", ["/tests/test.sh"], {"/srv/data/y.txt": (9,)}, False),
         ("/usr/lib/y.txt", ["/tests/test.sh"], {"/usr/lib/y.txt": (9,)}, True),  # elsewhere
@@ -60,8 +61,10 @@ def test_a_file_that_the_tests_name_is_work_where_no_solution_tells(
 ) -> None:
     opened = {one: place for place, one in enumerate(dict.fromkeys((*first, path, "/tests/test.sh", "/app/out")))}
     seen = Seen(opened, readers=readers, programs={9: WatchProgram(5, "/", ("cat",)), 5: TEST})
-    changed = Changed((FileChange(path, ChangeKind.ADDED), WORK), {*PLAIN, path})
-    asked = Asked(None, ASKS, "/app", tests={"y.txt", "Makefile"})
+    changed = Changed(
+        (FileChange(path, ChangeKind.ADDED), WORK), {*PLAIN, path}, is_new_name=lambda name: name != "python3"
+    )
+    asked = Asked(None, ASKS, "/app", tests={"y.txt", "Makefile", "python3"})
     assert causes_of(changed, replace(seen, opened=None, readers={}), asked)
     assert bool(causes_of(changed, seen, asked)) is is_cause
     assert causes_of(changed, seen, Asked(SOLUTION, ASKS, "/app", tests={"y.txt", "Makefile"}))

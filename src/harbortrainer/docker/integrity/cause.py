@@ -335,9 +335,14 @@ class _Judge:
         """
         is_same = one.kind is ChangeKind.CHANGED and self.changed.is_same(one.path)
         of_image = one.kind is ChangeKind.CHANGED and "/." not in one.path and not is_same
-        if one.path in self.changed.plain and (of_image or self.asked.is_tested(one.path)):
+        if one.path in self.changed.plain and (of_image or self._is_tested(one.path)):
             return self.readers.are_alone(one.path)
         return is_same
+
+    def _is_tested(self, path: str) -> bool:
+        """Whether the tests name it: `python3` in them is that of the image, wherever their PATH begins."""
+        name = posixpath.basename(path)
+        return self.asked.is_tested(path) and ("." in name or self.changed.is_new_name(name))
 
     def _is_before_work(self, path: str) -> bool:
         """Whether verification opened it before anything that the task asks for."""

@@ -231,8 +231,9 @@ class Watch:
         pid, known = event.pid, event.pid in self._asked
         if event.mask & OPEN_EXEC:
             self._new.add(pid)
-            if pid in self._ran or len(self._ran) < MOST_PROGRAMS:
-                self._ran.setdefault(pid, []).append(event.path)
+            ran = self._ran.setdefault(pid, []) if len(self._ran) < MOST_PROGRAMS else self._ran.get(pid)
+            if ran is not None and len(ran) < MOST_READERS:
+                ran.append(event.path)
             if known:
                 self._loading.add(pid)
             else:
