@@ -10,9 +10,7 @@ from typing import Any
 
 import docker
 import pytest
-from docker.transport.unixconn import UnixHTTPConnection
 
-from harbortrainer.docker import daemon
 from harbortrainer.docker.box import first_shell, runtime_shell
 from harbortrainer.docker.box.command import IN_SHELL
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
@@ -68,19 +66,6 @@ async def test_a_trial_has_no_exec_session_and_no_archive(tmp_path: Path, calls:
     assert trajectory.reward == 1.0, trajectory.detail
     once = ("create_container", "start", "inspect_container", "attach_socket")
     assert dict(calls) == dict.fromkeys((*once, "wait", "remove_container"), 1)
-
-
-def test_requests_share_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[object] = []
-    connect = UnixHTTPConnection.connect
-    monkeypatch.setattr(UnixHTTPConnection, "connect", lambda self: made.append(self) or connect(self))
-    client = daemon._client.__wrapped__(None, 60)  # pyright: ignore[reportPrivateUsage]
-    made.clear()
-    for _ in range(3):
-        client.ping()
-        client.info()
-    assert len(made) == 1
-    client.close()
 
 
 async def test_they_show_commands_what_an_exec_shows_them(
