@@ -208,7 +208,8 @@ async def test_a_service_that_the_task_asks_for_lives_on_while_unasked_changes_a
     hello = "echo Hello > /app/hello.txt\n"
     serves = hello + SERVES.format(port=8123)
     task = write_task(tmp_path / "task", dockerfile=f"{attacks.BASE}WORKDIR /app\n", solve=serves, test=ASKS)
-    loop = "(setsid sh -c 'while :; do :; done' </dev/null >/dev/null 2>&1 &)\n"
+    loop = "(setsid sh -c 'touch /tmp/begun; while :; do :; done' </dev/null >/dev/null 2>&1 &)\n"
+    loop += "until [ -e /tmp/begun ]; do sleep 0.1; done\n"  # it is called setsid before
     unused = f"echo x > {attacks.SITE}/unused.pth\n"
     assert (await product_trial(task, serves + loop + unused)).reward == 1
     known = recorded(tmp_path)
