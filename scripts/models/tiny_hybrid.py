@@ -43,6 +43,7 @@ class Shape:
     vocabulary: int | None = None  # None = that of the tokenizer's model
 
 
+NARROW = 64  # its logits are small by themselves; hybrid_reference.json has what transformers computes
 SHAPES = {
     "tiny": Shape(64, 128, 4, 4, 2, 32, 2, 4, 16),
     "wide": Shape(64, 128, 4, 2, 1, 128, 1, 2, 128),
@@ -100,6 +101,8 @@ def values(name: str, place: tuple[int, ...], rng: np.random.Generator) -> np.nd
     drawn = rng.standard_normal(place, dtype=np.float32)
     if "embed_tokens" in name:
         return drawn
+    if len(place) == 1 and ".layers." not in name and place[0] > NARROW:  # logits of about 1; embeddings are tied
+        return (np.sign(drawn) * place[0] ** -0.5 - 1).astype(np.float32)
     if len(place) == 1:
         return (start_of(name, place[0]) + 0.1 * drawn).astype(np.float32)
     scale = 0.2 if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")) else 1.0

@@ -111,6 +111,12 @@ REPAIRS = (
         engine=("engine_expert_adapters",),
     ),
     Repair(
+        "routing",
+        "experts are chosen by probabilities that are rounded to the model's dtype",
+        "skyrl/tx/models/qwen3.py: Qwen3Experts",
+        engine=("engine_routing",),
+    ),
+    Repair(
         "saves",
         "a save that is killed, or finds the disk full, leaves half a checkpoint for ever",
         f"{JAX}: JaxBackendImpl.save_checkpoint, save_sampler_checkpoint",

@@ -93,9 +93,12 @@ async def test_one_adapter_never_spoils_another(server, isolated, request, tiny_
 
 IN_PROCESS = """
 import importlib, json, sys
+from types import SimpleNamespace
+import jax.numpy as jnp
 import numpy as np
 from skyrl.backends import jax as backend
 from skyrl.tinker import engine, types
+from skyrl.tx.models import qwen3
 from skyrl.tx.utils import models
 
 class Engine(engine.TinkerEngine):
@@ -125,6 +128,22 @@ def expert_shapes(adapters=3, experts=8, width=16, rank=4, used=2):
     slices = {name: models.get_adapter_slice((*path, name), 1, used) for name in arrays}
     return [np.zeros(shape)[slices[name]].shape for name, shape in arrays.items()]
 
+class Chosen(Exception):
+    pass
+
+def tell(hidden, experts, count, **rest):
+    raise Chosen(experts.tolist())
+
+def chosen():
+    config = SimpleNamespace(num_experts_per_tok=1, num_experts=2, hidden_size=4)
+    logits = jnp.array([[0.25, 0.251953125]], jnp.bfloat16)
+    try:
+        qwen3.Qwen3Experts.__call__(SimpleNamespace(config=config), jnp.zeros((1, 4), jnp.bfloat16), logits)
+    except Chosen as found:
+        return found.args[0]
+
+qwen3.prepare_routing = tell
+
 def padding():
     return backend.pad([[1, 2], [3]], 4, fill=[])
 
@@ -139,11 +158,12 @@ backend.JaxBackendImpl.sample = two_samples
 
 def all_of_them():
     samples = failed(backend.JaxBackendImpl.sample(None, None))
-    results = {"batch": batch(), "experts": expert_shapes(), "padding": padding(), "samples": samples}
+    results = {"batch": batch(), "experts": expert_shapes(), "chosen": chosen(), "padding": padding()}
+    results["samples"] = samples
     print("RESULT", json.dumps(results))
 
 all_of_them()
-for name in ("requests", "expert_adapters", "padding", "finite_samples"):
+for name in ("requests", "expert_adapters", "routing", "padding", "finite_samples"):
     importlib.import_module(f"repairs.engine_{name}").apply()
 all_of_them()
 """
@@ -163,6 +183,11 @@ def test_one_bad_request_does_not_fail_its_batch(in_process):
 def test_sampler_files_hold_the_whole_adapter_of_an_expert_layer(in_process):
     """8 experts, 16 wide, rank 2 of at most 4: stock keeps 2 rows of lora_A and 2 experts of lora_B."""
     assert [result["experts"] for result in in_process] == [[[8, 2, 4], [2, 4, 16]], [[8, 16, 2], [8, 2, 16]]]
+
+
+def test_the_expert_of_the_larger_logit_is_chosen(in_process):
+    """Two neighbours in bfloat16, whose probabilities are equal there."""
+    assert [result["chosen"] for result in in_process] == [[0], [1]]
 
 
 def test_padding_of_a_sampling_batch_repeats_a_real_sequence(in_process):
