@@ -25,7 +25,8 @@ URL = "http://nowhere"
 
 @dataclass(frozen=True)
 class Numerics:
-    """`noise`: standard deviation of each logprob, nats, new at each call. `gradient`: of each element, relative.
+    """`noise`: standard deviation of each logprob, nats, new at each call. `gradient`: of each element, relative;
+    `rounding`: the same, equal at each call.
 
     `norm`: of the gradient of the probe's tokens under a fresh adapter. `wrong`: what the server does not mean as
     Tinker does.
@@ -33,6 +34,7 @@ class Numerics:
 
     noise: float = 0.0
     gradient: float = 0.0
+    rounding: float = 0.0
     norm: float = 10.0
     seed: int = 0
     reports_norm: bool = True
@@ -153,8 +155,8 @@ class Training:
         return {name: tinker.TensorData.from_numpy(value.astype(np.float32)) for name, value in tensors.items()}
 
     def _noisy(self, part: np.ndarray) -> np.ndarray:
-        size = self.server.numerics.gradient
-        return part + self.server.rng.normal(size=part.shape) * size * np.abs(part)
+        new, equal = self.server.rng.normal(size=part.shape), np.random.default_rng(5).normal(size=part.shape)
+        return part + (new * self.server.numerics.gradient + equal * self.server.numerics.rounding) * np.abs(part)
 
     @staticmethod
     def _parts(adapter: Adapter) -> tuple[np.ndarray, np.ndarray]:
@@ -170,7 +172,8 @@ class Training:
         norm = float(np.sqrt(sum((part**2).sum() for part in gradients)))
         if adam.grad_clip_norm and norm > adam.grad_clip_norm:
             gradients = [part * adam.grad_clip_norm / norm for part in gradients]
-        self._step(adam, gradients)
+        if "still" not in wrong:
+            self._step(adam, gradients)
         self.pending, self.datums = Adapter(0 * self.adapter.a, 0 * self.adapter.b), 0
         reported = norm * (1 + 0.01 * self.server.rng.normal() * bool(self.server.numerics.noise))
         return Answer(SimpleNamespace(metrics={"grad_norm": reported} if self.server.numerics.reports_norm else {}))

@@ -12,11 +12,11 @@ from server.repairs import NAMES
 from tests.support.noisy_server import Numerics, probed
 
 
-async def confirmed(numerics: Numerics) -> tuple[bool, ProbeFindings]:
-    answers = []
+async def confirmed(numerics: Numerics, said: list[str] | None = None) -> tuple[bool, ProbeFindings]:
+    answers, lines = [], [] if said is None else said
 
     async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
-        answers.append(await promises.confirm(session, findings))
+        answers.append(await promises.confirm(session, findings, lines.append))
 
     findings = await probed(numerics, measure=measure)
     return answers[0], findings
@@ -34,10 +34,22 @@ async def test_what_is_confirmed_is_what_the_whole_probe_finds():
     assert short.to_facts() == (await probed(Numerics())).to_facts()
 
 
+async def test_a_step_of_which_rounding_hides_most_is_one():
+    """A random model of 28 layers in bfloat16 gained 0.08 nats where 1 was due: most of its norm was rounding."""
+    kept, findings = await confirmed(Numerics(rounding=4.0))
+    assert kept, findings.rows
+
+
+async def test_a_step_that_does_not_reach_the_weights_is_not_confirmed():
+    kept, _ = await confirmed(Numerics(wrong=("still",)))
+    assert not kept
+
+
 @pytest.mark.parametrize("wrong", ["example mean", "mean of a call", "temperature", "padding"])
 async def test_a_promise_that_is_not_kept_is_not_confirmed(wrong: str):
-    kept, _ = await confirmed(Numerics(wrong=(wrong,)))
-    assert not kept
+    said: list[str] = []
+    kept, _ = await confirmed(Numerics(wrong=(wrong,)), said)
+    assert not kept and "the server promises otherwise" in said[0]
 
 
 async def test_padding_that_shows_has_a_row():
@@ -58,7 +70,7 @@ async def test_a_confirmation_needs_few_requests_and_one_program_for_all_passes(
     async def measure(session: ProbeSession, findings: ProbeFindings) -> None:
         nonlocal server
         server = session.service
-        assert await promises.confirm(session, findings)
+        assert await promises.confirm(session, findings, print)
 
     await probed(Numerics(), measure=measure)
     assert {len(datums) for datums in server.passes} == {2} and len(server.passes) <= 6

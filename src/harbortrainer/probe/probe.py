@@ -116,7 +116,7 @@ async def probe(
         work.rank = min(RANK, identity.server.get("max_lora_rank") or RANK)
         await findings.section(SERVER, lambda: _describe(work, identity, findings))
         confirmed = ProbeFindings()
-        short = short and promises.promised(identity.server) and await promises.confirm(work, confirmed)
+        short = short and promises.promised(identity.server) and await promises.confirm(work, confirmed, say)
         if short:
             findings.rows += confirmed.rows
             findings.facts |= confirmed.facts
