@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench import report
-from tests.support.agent_endings import AGENTS, CASES, Ended, demand_packed, run_all, small, small_compacting
+from tests.support.agent_endings import CASES, Ended, run_all, small, small_compacting
+from tests.support.agent_shells import AGENTS, demand_packed
 
 MOST_BEYOND_SEC = 6.0
 

@@ -28,7 +28,8 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.venue import RunParts
 from harbortrainer.venues.harbor.trial import LocalHost
-from tests.support.agent_endings import AGENTS, HELLO, PACK, RUN, demand_packed, script
+from tests.support.agent_endings import RUN
+from tests.support.agent_shells import AGENTS, HELLO, PACK, demand_packed, script
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.trial_parts import make_task, request

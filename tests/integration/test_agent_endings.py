@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.rollout.quarantine import SAMPLING
-from tests.support.agent_endings import AGENTS, BESIDE, CASES, PACK, RUN, WORK, Ended, command, run_all
+from tests.support.agent_endings import CASES, RUN, Ended, run_all
+from tests.support.agent_shells import AGENTS, BESIDE, PACK, WORK, command
 from tests.support.docker_parts import containers
 
 BY_DAY = {

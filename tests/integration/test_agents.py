@@ -24,7 +24,8 @@ from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.learning.treatment import UNFIT
 from tests.conftest import ROOT
-from tests.support.agent_endings import HELLO, KILL, PACK, RUN, TEST, WORK, call, run, script, solves
+from tests.support.agent_endings import KILL, RUN, TEST, run, solves
+from tests.support.agent_shells import HELLO, PACK, WORK, call, script
 from tests.support.docker_parts import prepare_images, started, write_task
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tiers import first

@@ -11,8 +11,9 @@ import pytest
 
 from harbortrainer.learning.trajectory import Outcome
 from tests.conftest import ROOT
-from tests.support import agent_endings
-from tests.support.agent_endings import HELLO, Live, Shell, run, script
+from tests.support import agent_shells
+from tests.support.agent_endings import Live, run
+from tests.support.agent_shells import HELLO, Shell, script
 
 AIDER, PI = "harbor.agents.installed.aider:Aider", "harbor.agents.installed.pi:Pi"
 PAGE = ROOT / "docs" / "agents.md"
@@ -38,7 +39,7 @@ def packed(docker_ready: str) -> Iterator[str]:
 async def test_a_class_of_harbors_acts_with_exact_tokens(
     packed: str, agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(agent_endings.AGENTS, PI, Shell("bash", "command", 0))
+    monkeypatch.setitem(agent_shells.AGENTS, PI, Shell("bash", "command", 0))
 
     def says(live: Live) -> Any:
         live.beside = lambda _: WHOLE_FILE

@@ -15,7 +15,7 @@ from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
 from harbortrainer.run.ledger import Ledger
 from harbortrainer.tasks.folders import folder_of
-from tests.support.agent_endings import PACK
+from tests.support.agent_shells import PACK
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.hosts_parts import call

@@ -21,7 +21,8 @@ from harbortrainer.learning.minibatches import normalize
 from harbortrainer.learning.trajectory import Outcome, TrialName
 from harbortrainer.training.outside import Outside
 from tests.conftest import MODEL, ROOT
-from tests.support.agent_endings import HELLO, PACK, Live, run
+from tests.support.agent_endings import Live, run
+from tests.support.agent_shells import HELLO, PACK
 from tests.support.small_settings import OWN, needs_torch
 
 SMALL = {

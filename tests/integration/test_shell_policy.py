@@ -28,7 +28,7 @@ from scripts.quickstart.vocabulary import TURN_END
 from scripts.shell import demonstrations, transcripts
 from scripts.shell.agent import Agent, System
 from scripts.shell.vocabulary import build_tokenizer
-from tests.support.agent_endings import PACK
+from tests.support.agent_shells import PACK
 from tests.support.fakes import ScriptedClient, byte_tokenizer
 from tests.support.trial_parts import request
 

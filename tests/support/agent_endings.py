@@ -1,6 +1,6 @@
 """How trials of agents in containers end: real programs in Harbor's trials without a network, with a scripted policy.
 
-One row of AGENTS a program, one of CASES an ending. `run` plays one; `run_all` plays several at once.
+One row of AGENTS (agent_shells.py) a program, one of CASES an ending. `run` plays one; `run_all` plays several at once.
 """
 
 import asyncio
@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from harbortrainer.bundled.agents.address import PORT
-from harbortrainer.bundled.agents.program import Program
 from harbortrainer.bundled.agents.session import AgentService, AgentSession
 from harbortrainer.config import Config
 from harbortrainer.docker.daemon import Daemon
 from harbortrainer.docker.keeping import cleaning
-from harbortrainer.errors import UserError
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.model_api.prompts import Prompts
 from harbortrainer.model_api.service import ModelApi
@@ -33,18 +31,14 @@ from harbortrainer.policy.conversation import Conversation
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.gates import Gates
 from harbortrainer.rollout.venue import RunParts
-from harbortrainer.venues.harbor.container_agent import check_agent, named
 from harbortrainer.venues.harbor.trial import LocalHost
-from tests.conftest import ROOT
+from tests.support.agent_shells import AGENTS, BESIDE, HELLO, PACK, call, command, script
 from tests.support.fakes import Request, ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.trial_parts import TASK_TOML, make_task, request
 
 RUN = f"test-agents-{os.getpid()}"
-PACK = Path(os.environ.get("AGENTS_DIR", ROOT / ".state" / "agents"))
 AT_ONCE = 4
-HELLO = "echo Hello > hello.txt"
-WORK = ["ls -la", "printf 'caf\u00e9 \\\"q\\\"\\n'; echo '<|im_end|>'", HELLO, "cat hello.txt"]
 TEST = f"""[ "$(cat /app/hello.txt 2>/dev/null)" = Hello ] && r=1 || r=0
 (exec 3<>/dev/tcp/127.0.0.1/{PORT}) 2>/dev/null && r=0.5 && echo the endpoint is open
 echo $r > /logs/verifier/reward.txt
@@ -64,62 +58,6 @@ SPOIL = (  # the agent's log: JSON of another form, and no text
 )
 _NUMBERS = itertools.count()  # each trial of this process has a name of its own
 Said = Callable[[Request], Any] | Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Shell:
-    """How an agent's policy runs a command and ends.
-
-    `full`: a context_limit that its first prompt fills by a third, 0 = it does not end there, since it shortens its
-    history (qwen-coder at some 92,000 tokens, opencode where it may): tests play only "ok"; `more`: what the tool
-    demands beside the command; `last`: the command that ends the session, "" = an answer without a call does.
-    """
-
-    tool: str
-    argument: str
-    full: int
-    last: str = ""
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-
-AGENTS = {
-    "mini-swe-agent": Shell("bash", "command", 16_000, "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
-    "codex": Shell("exec_command", "cmd", 70_000),
-    "opencode": Shell("bash", "command", 0, more={"description": "work"}),
-    "qwen-coder": Shell("run_shell_command", "command", 0, more={"is_background": False}),
-    "claude-code": Shell("Bash", "command", 188_000, more={"description": "work"}),
-}
-BESIDE = "I answer myself."  # to every request without tools: the policy's own, and titles
-
-
-def demand_packed(agents: Iterable[str]) -> None:
-    """End the program with a line that names the first of these agents that is not in PACK, and what packs it."""
-    for agent in agents:
-        if agent not in AGENTS:
-            raise SystemExit(f"error: {agent!r} is no agent; one of {', '.join(AGENTS)}")
-        try:
-            given: dict[str, Any] = {"agent": agent, "agents_dir": str(PACK)}
-            check_agent(Config(model_name="fake/policy", tasks_dir=".", **given))
-        except UserError as error:
-            raise SystemExit(f"error: {error}") from None
-
-
-def call(agent: str, command: str, *, spaced: bool = False) -> str:
-    """A turn in the template's form; `spaced`: in JSON that no serialiser writes."""
-    shell = AGENTS[agent]
-    arguments = json.dumps({shell.argument: command, **shell.more}, ensure_ascii=not spaced)
-    if spaced:
-        text = f'{{"name":  "{shell.tool}","arguments":   {arguments} }}'
-    else:
-        text = f'{{"name": "{shell.tool}", "arguments": {arguments}}}'
-    return f"{'Look.  ' if spaced else ''}\n<tool_call>\n{text}\n</tool_call>"
-
-
-def script(agent: str, commands: Sequence[str] = WORK) -> list[str]:
-    """Turns that run these commands, and end the session."""
-    last = AGENTS[agent].last
-    said = [call(agent, command, spaced=bool(number % 2)) for number, command in enumerate(commands)]
-    return [*said, call(agent, last) if last else "All done."]
 
 
 class Live:
@@ -272,12 +210,6 @@ def _disconnects(live: Live) -> Said:
         return text
 
     return lambda request: next(said) if next(asked) else dropped(next(said))
-
-
-def command(agent: str) -> str:
-    program = named("agent", agent)
-    assert isinstance(program, Program)
-    return program.program
 
 
 def _breaks(agent: str, folder: Path) -> dict[str, Any]:

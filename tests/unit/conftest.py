@@ -1,5 +1,6 @@
 """What every unit test is spared."""
 
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.support.report_walk import Walk, walker
 
 END = "-----END CERTIFICATE-----\n"
+NUMBERS = itertools.count()
 SHORT = {  # seconds between two tries or looks, which nothing here needs
     "harbortrainer.backend.health": {"POLL_SEC": 0.02},
     "harbortrainer.bundled.agents.relay": {"PAUSE_SEC": 0.01},
@@ -41,6 +43,12 @@ def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(path))
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test's commands remember is neither the user's nor another test's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / f"cache-{next(NUMBERS)}"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -100,10 +100,7 @@ def test_the_bundled_tasks_are_not_close_to_each_other() -> None:
     assert close(quickstart, basics) == []
 
 
-def test_a_run_says_it_of_its_held_out_tasks_and_an_evaluation_of_its_own(
-    tmp_path: Path, benchmark: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_run_says_it_of_its_held_out_tasks_and_an_evaluation_of_its_own(tmp_path: Path, benchmark: Path) -> None:
     mine = copy_tasks(tmp_path / "mine", "count-1", "create-1")
     write_task(mine, "instructed", f"Reworded: {FIRST} and more.")
     config = Config(
@@ -147,9 +144,8 @@ def test_a_set_without_words_has_no_near_task() -> None:
     assert Known([]).task_of(FIRST) == "" and list(close_note([], [])) == []
 
 
-def test_a_corpus_is_compared_in_the_time_of_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corpus_is_compared_in_the_time_of_its_own_words(tmp_path: Path) -> None:
     """What all held-out tasks have, millions of numbers, was sorted and hashed for each task: minutes for 3,594."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for number in range(40):
         write_task(tmp_path / "a", f"a{number}", f"{number} reworded: {FIRST} and more.")
     tasks, wanted = tasks_of(tmp_path / "a"), np.arange(2_000_000, dtype=np.uint64)

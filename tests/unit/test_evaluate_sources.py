@@ -4,8 +4,6 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from harbortrainer.durable.jsonl import append_line
 from harbortrainer.evaluation import session
 from harbortrainer.evaluation.arguments import parse
@@ -13,11 +11,6 @@ from harbortrainer.model_file import ModelFile, model_of
 from tests.support.evaluations import TASKS, copy_tasks, make_run, recorder, result, run
 
 __all__ = ["recorder", "run"]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def repository(folder: Path) -> str:

@@ -15,8 +15,7 @@ from tests.support.task_folder import write_task
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def cache() -> None:
     facts._store.cache_clear()
 
 

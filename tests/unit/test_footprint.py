@@ -1,7 +1,5 @@
 """The footprint of a task's solution where the daemon fails while it is learned."""
 
-from pathlib import Path
-
 import pytest
 import requests
 from docker.errors import APIError
@@ -15,10 +13,9 @@ FOOTPRINT = Footprint(frozenset({"/usr/bin/jq"}), frozenset({"/app/out"}), froze
 
 @pytest.mark.parametrize("error", [requests.ConnectionError("away"), APIError("no")])
 async def test_a_daemon_that_fails_says_nothing_about_a_solution(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Without its footprint what the policy had to install is unasked for until the run ends."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     failures = [error] * 3  # of four tries
 
     async def learn() -> Footprint:

@@ -55,9 +55,8 @@ def test_a_link_out_of_the_task_is_still_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Task.checksum:DeprecationWarning")
-def test_digests_are_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digests_are_remembered_until_a_file_changes(tmp_path: Path) -> None:
     """A run digested the files of a task anew for each trial, twice."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     harbor.hasten_task_files()
     task = write_task(tmp_path / "tasks" / "task", files={"tests/data.txt": "1"})
     linked = write_task(tmp_path / "tasks" / "linked", files={"tests/b": "1"})

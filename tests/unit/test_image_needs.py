@@ -30,7 +30,6 @@ class Has(FakeEngine):
 
 
 def test_bytes_and_hours_come_from_images_that_were_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tasks = [write_task(tmp_path / f"t{n}", dockerfile=f"{BASE}RUN first\nRUN second {n}\n") for n in range(10)]
     use_engine(monkeypatch, Has(*tasks[:4]))
     start = "task images: 10 for 10 tasks, 6 missing"
@@ -51,7 +50,6 @@ def test_bytes_and_hours_come_from_images_that_were_made_here(tmp_path: Path, mo
 
 
 def test_tasks_that_share_an_image_count_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tasks = [write_task(tmp_path / f"t{n}", dockerfile=f"{BASE}RUN some {n % 2}\n") for n in range(6)]
     use_engine(monkeypatch, Has())
     [_, line] = inventory.needs_note(tasks, 2, 4)

@@ -193,11 +193,6 @@ def test_a_run_with_a_taxonomy_logs_to_a_project_of_its_own() -> None:
 # Whole runs
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 HELD_OUT = ("eval_split=0.25", "n_epochs=3", "eval_every=1")
 ON = (f"judge={judge_file()}",)
 

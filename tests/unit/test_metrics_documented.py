@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import tinker
 from harbor.models.trial.result import TimingInfo
 
@@ -79,8 +78,7 @@ class Timed(recorded_run.FakeTrial):
         return SimpleNamespace(**vars(await super()._act()) | times)
 
 
-async def test_what_runs_log_is_what_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+async def test_what_runs_log_is_what_is_documented(tmp_path: Path) -> None:
     logged: set[str] = set()
     tasks = ",".join(copy_tasks(tmp_path / name, names) for name, names in (("one", MORE[:2]), ("two", MORE[2:])))
     taxonomy = write_taxonomy(tmp_path / "taxonomy.json")

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,8 +32,7 @@ def test_what_is_no_report_is_refused(text):
         ServerReport.from_json(text)
 
 
-def test_the_cache_knows_a_server_by_fingerprint_and_model(report, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_the_cache_knows_a_server_by_fingerprint_and_model(report):
     assert load("f1", "m") is None
     store(report)
     assert load("f1", "m") == report
@@ -42,8 +40,7 @@ def test_the_cache_knows_a_server_by_fingerprint_and_model(report, tmp_path, mon
         assert load(*other) is None
 
 
-def test_a_broken_cache_file_is_measured_again(report, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_a_broken_cache_file_is_measured_again(report):
     store(report)
     [file] = cache_folder("contracts").iterdir()
     file.write_text(file.read_text()[:100])
@@ -52,7 +49,7 @@ def test_a_broken_cache_file_is_measured_again(report, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("ends", ["whole", "failed in a part", "started again"])
 async def test_only_a_whole_measurement_of_one_server_is_kept(
-    ends: str, report: ServerReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ends: str, report: ServerReport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = report.rows + (Row("losses", MEASUREMENT, "failed: no answer", "unclear"),) * (ends == "failed in a part")
     healthz = {"server": {"name": "harbortrainer", "instance": "first"}}
@@ -62,7 +59,6 @@ async def test_only_a_whole_measurement_of_one_server_is_kept(
             healthz["server"]["instance"] = "second"
         return replace(report, rows=rows)
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(probe, "probe", measured)
     with failing_server({"/api/v1/healthz": healthz}) as url:
         session: Any = SimpleNamespace(url=url, key="")

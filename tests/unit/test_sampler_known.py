@@ -51,8 +51,7 @@ async def test_the_cached_contract_is_of_one_sampler_and_one_code_of_the_server(
     assert one == same != other
 
 
-async def test_the_contract_names_the_sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+async def test_the_contract_names_the_sampler() -> None:
     with failing_server({"/api/v1/healthz": {"server": {"name": "harbortrainer", "sampler": VLLM}}}) as url:
         session: Any = SimpleNamespace(url=url, key="")
         known = (await probe.identify(url)).fingerprint

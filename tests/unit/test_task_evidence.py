@@ -90,7 +90,7 @@ def test_what_prevented_a_grade_is_said_in_words(tmp_path: Path, fault: str, why
     assert late == "the solution was not over after 3 s, the agent's timeout_sec in task.toml"
 
 
-def test_evidence_is_read_from_the_trials_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_is_read_from_the_trials_folder(tmp_path: Path) -> None:
     for step, code in (("one", ""), ("two", "4")):
         folder = tmp_path / "steps" / step
         (folder / "agent").mkdir(parents=True)
@@ -102,7 +102,6 @@ def test_evidence_is_read_from_the_trials_folder(tmp_path: Path, monkeypatch: py
     (tmp_path / "footprint.json").write_text(json.dumps({"ports": [80]}))
     left = read_evidence(tmp_path)
     assert left == Evidence("solved one\nsolved two", "tested one\ntested two", 4, frozenset({80}))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kept = keep_output("t", "0123456789abcdef", left).read_text()
     assert kept == "# solution: exit code 4\nsolved one\nsolved two\n# tests\ntested one\ntested two\n"
     assert read_evidence(tmp_path / "nothing") == Evidence()

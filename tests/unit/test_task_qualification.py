@@ -271,9 +271,8 @@ def own_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.NOTSET, logger="harbortrainer.harbor")
 
 
-async def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **given: Any) -> list[TaskReport]:
+async def checked(tmp_path: Path, **given: Any) -> list[TaskReport]:
     """A check of a task that needs no trial: its Dockerfile copies what is not there."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     task = tmp_path / "t"
     if not task.exists():
         write_task(task, dockerfile="FROM x\nCOPY gone /\n")
@@ -282,11 +281,9 @@ async def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **given: Any)
 
 @pytest.mark.usefixtures("own_level")
 @pytest.mark.parametrize("name", ["trial_timeout_sec", "slow_build_sec", "slow_trial_sec"])
-async def test_a_limit_that_decides_findings_is_asked_anew(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_limit_that_decides_findings_is_asked_anew(name: str, tmp_path: Path) -> None:
     limits: list[dict[str, Any]] = [{}, {}, {name: 7.0}, {name: 7.0}]
-    cached = [report.cached for given in limits for report in await checked(tmp_path, monkeypatch, **given)]
+    cached = [report.cached for given in limits for report in await checked(tmp_path, **given)]
     assert cached == [False, True, False, True]
 
 
@@ -297,8 +294,8 @@ async def test_what_ends_a_check_is_one_line(tmp_path: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patch, pytest.raises(EnvironmentFault, match="Docker is gone"):
         patch.setattr(check, "qualify", lost)
-        await checked(tmp_path, monkeypatch)
-    (tmp_path / "cache").rename(tmp_path / "away")
+        await checked(tmp_path)
     (tmp_path / "cache").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(UserError, match=r"^XDG_CACHE_HOME: .* \(Not a directory\); "):
-        await checked(tmp_path, monkeypatch)
+        await checked(tmp_path)

@@ -55,10 +55,8 @@ def test_what_is_not_in_the_sample_is_read(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.NOTSET, logger="harbortrainer.harbor")  # a check changes it for its process
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in "abcde":
         files = {"instruction.md": f"Do {name * 9}.\n"}
         write_task(tmp_path / "set" / name, dockerfile=f"{BASE}COPY gone-{name} /\n", files=files)
