@@ -30,7 +30,7 @@ from harbortrainer.docker.box.archive import (
     all_files,
 )
 from harbortrainer.docker.box.container import FILE_RIGHTS, NETWORK_FILES
-from harbortrainer.docker.box.first_process import began, process_folder, root_of
+from harbortrainer.docker.box.first_process import began, noted, process_folder
 from harbortrainer.docker.box.network_files import is_same
 
 MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
@@ -242,7 +242,7 @@ def changed_system(name: str, network: Mapping[str, str]) -> list[str]:
         known = [path for path in network if path not in changed]
         changed += [path for path in known if not is_same(_content(names[path], folder), network[path])]
         changed += ["/dev"] if _has_other_devices(root, opened) else []
-        old = noted.folder if (noted := root_of(name)) else os.fstat(root)
+        old = one.root if (one := noted(name)) and one.root else os.fstat(root)
         is_old = _rights(root, ".") == (old.st_mode, old.st_uid, old.st_gid, 0, 0)
         return changed if is_old else ["/", *changed]
 
@@ -299,16 +299,16 @@ def _has_other_devices(root: int, opened: contextlib.ExitStack) -> bool:
 @contextlib.contextmanager
 def _entered(name: str) -> Iterator[int]:
     """The container's root folder, as it was noted. Every other fault of the container's files is Unusual, too."""
-    noted = root_of(name)
-    if noted is None:
+    one = noted(name)
+    if one is None or one.root is None:
         raise Unusual(name)
     with contextlib.ExitStack() as opened:
         try:
-            process = opened.enter_context(process_folder(noted.pid))
+            process = opened.enter_context(process_folder(one.pid))
             root = os.open("root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
             opened.callback(os.close, root)
             # PIDs are used again; the agent can make PID 1 change its root
-            if began(process) != noted.began or not os.path.samestat(os.fstat(root), noted.folder):
+            if began(process) != one.began or not os.path.samestat(os.fstat(root), one.root):
                 raise Unusual(name)
             yield root
         except OSError as error:

@@ -10,11 +10,10 @@ from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.docker.box.command import IN_SHELL, ShellCommand
 from harbortrainer.docker.box.container import NETWORK_FILES
-from harbortrainer.docker.box.first_process import first_of
 from harbortrainer.docker.box.network_files import READ_NETWORK, network_files, network_script, parse_network
 from harbortrainer.docker.box.root_folder import Unusual, changed_system, renew
 from harbortrainer.docker.box.shell import Output, Shells
-from harbortrainer.docker.daemon import call, engine, first_process
+from harbortrainer.docker.daemon import call, pid_of
 from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.integrity.asked import Footprint, without_numbers
 from harbortrainer.docker.integrity.change import is_made_anew
@@ -229,7 +228,7 @@ class AgentPhases:
 def _shown(container: str) -> dict[int, str]:
     """What its processes are called; {} = they are not this machine's. Blocking."""
     with contextlib.suppress(OSError):
-        return shown(first_of(container) or first_process(engine().inspect_container(container)))
+        return shown(pid_of(container))
     return {}
 
 

@@ -9,11 +9,12 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from harbortrainer.docker.box.archive import READ
+from harbortrainer.docker.box.first_process import noted, overlay_of
 from harbortrainer.docker.box.root_folder import ATTRIBUTES
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_often_cleaned
@@ -22,13 +23,11 @@ from harbortrainer.docker.integrity.listed_layer import ListedLayer
 
 _CAP_SYS_ADMIN = 21  # without it the kernel hides overlayfs' own attributes
 _REDIRECT = "trusted.overlay.redirect"
-_MOST_FOLDERS = 1024
 MAX_COMPARED = 256 * 1024 * 1024  # of files with new times; more count as unchanged
 _PATH_MAX = 4096
 MOST_CHANGES = 100_000  # that are looked at
 _MOST_SORTED = 10_000  # all threads wait for a sort
 _GONE = (FileNotFoundError, NotADirectoryError)  # a process of the agent has removed it just now
-_folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
 
 
 class Layer(Protocol):
@@ -87,22 +86,11 @@ def layer_of(container: str, *, listed: bool = True) -> Layer | None:
 
     `listed` false: None where only `docker diff` could tell.
     """
-    known = _folders.get(container)
-    upper, lowers = known or remember_folders(container, engine().inspect_container(container))
+    one = noted(container)
+    upper, *lowers = one.overlay if one else overlay_of(engine().inspect_container(container))
     if upper and _may_see_all() and os.access(upper, os.R_OK | os.X_OK):
         return OverlayLayer(upper, lowers)
     return ListedLayer.of(container) if listed else None
-
-
-def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Get the overlay's upper folder and lower ones, which a container keeps through its life; "" = another driver."""
-    driver = inspected.get("GraphDriver") or {}
-    data = driver.get("Data") or {}
-    upper = data.get("UpperDir") if driver.get("Name") == "overlay2" else None
-    if len(_folders) >= _MOST_FOLDERS:
-        _folders.pop(list(_folders)[0], None)  # noqa: RUF015 -- threads add others meanwhile
-    _folders[name] = upper or "", tuple(str(data.get("LowerDir") or "").split(":"))
-    return _folders[name]
 
 
 class OverlayLayer:
