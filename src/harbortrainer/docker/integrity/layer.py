@@ -11,7 +11,6 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from harbortrainer.docker.box.archive import READ
 from harbortrainer.docker.box.first_process import noted, overlay_of
@@ -30,55 +29,7 @@ _MOST_SORTED = 10_000  # all threads wait for a sort
 _GONE = (FileNotFoundError, NotADirectoryError)  # a process of the agent has removed it just now
 
 
-class Layer(Protocol):
-    def changes(self, root: str) -> Iterator[FileChange]:
-        """Yield every change at and below `root`; and, where a folder above it was removed or replaced, that folder."""
-        ...
-
-    def names(self, folder: str) -> list[str]:
-        """Return names in `folder` that were added, changed or removed, and folders in which something was."""
-        ...
-
-    def content(self, path: str) -> bytes | None:
-        """Return the content of the container's file;
-
-        None = no file is there, or one of more than MAX_CONTENT bytes.
-        """
-        ...
-
-    def of_image(self, path: str) -> bytes | None:
-        """Return the content of the image's file, or of what took its place; None as for `content`."""
-        ...
-
-    def original(self, path: str) -> bytes | None:
-        """Return the content of the image's file; None as for `content`."""
-        ...
-
-    def in_image(self, path: str) -> bool:
-        """Return whether the image has something there."""
-        ...
-
-    def target(self, path: str) -> str:
-        """Return the target of a link; "" = no link is there."""
-        ...
-
-    def is_plain(self, path: str) -> bool:
-        """Say whether a regular file with content is there. If the image has it: of the same rights, and not a copy."""
-        ...
-
-    def is_same(self, path: str) -> bool:
-        """Say whether a regular file has the image's content; False where that cannot be read."""
-        ...
-
-    @property
-    def whole(self) -> bool:
-        """Whether all changes are known."""
-        ...
-
-    @property
-    def image(self) -> "ImageFiles | None":
-        """The image's files; None = they cannot be read from here."""
-        ...
+type Layer = OverlayLayer | ListedLayer
 
 
 def layer_of(container: str, *, listed: bool = True) -> Layer | None:
@@ -94,7 +45,10 @@ def layer_of(container: str, *, listed: bool = True) -> Layer | None:
 
 
 class OverlayLayer:
-    """overlayfs' upper folder: the container wrote what is in it. Its links are not followed."""
+    """overlayfs' upper folder: the container wrote what is in it. Its links are not followed.
+
+    `whole`: all changes are known; `image`: its files.
+    """
 
     whole = True
 
@@ -106,6 +60,7 @@ class OverlayLayer:
         self.image = ImageFiles(lowers)
 
     def changes(self, root: str) -> Iterator[FileChange]:
+        """Yield every change at and below `root`; and, where a folder above it was removed or replaced, that folder."""
         for part in (one for one in way(root) if one != root):
             mode = self._mode(part)
             if not mode:
@@ -179,6 +134,7 @@ class OverlayLayer:
         return is_timed or entry.st_atime_ns > time.time_ns() or _rights(self._upper + path) != _rights(found)
 
     def is_plain(self, path: str) -> bool:
+        """Say whether a regular file with content is there. If the image has it: of the same rights, and not a copy."""
         if not stat.S_ISREG(self._mode(path)):
             return path in self._deep
         found = self.image.find(path)
@@ -198,6 +154,7 @@ class OverlayLayer:
         return self._compare(path, entry.st_size, found) is False
 
     def is_same(self, path: str) -> bool:
+        """Say whether a regular file has the image's content; False where that cannot be read."""
         found = self.image.find(path)
         with contextlib.suppress(*_GONE):
             size = os.lstat(self._upper + path).st_size
@@ -212,21 +169,26 @@ class OverlayLayer:
         return None if new is None else new == _content_of(found)
 
     def names(self, folder: str) -> list[str]:
+        """Return names in `folder` that were added, changed or removed, and folders in which something was."""
         return _names(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
 
     def content(self, path: str) -> bytes | None:
+        """Return a file's content; None = no file is there, or one of more than MAX_CONTENT bytes."""
         return _content_of(self._upper + path) if stat.S_ISREG(self._mode(path)) else None
 
     def of_image(self, path: str) -> bytes | None:
+        """Return the same of the image's file."""
         found = self.image.find(path)
         return None if found is None else _content_of(found)
 
     original = of_image
 
     def in_image(self, path: str) -> bool:
+        """Return whether the image has something there."""
         return self.image.find(path) is not None
 
     def target(self, path: str) -> str:
+        """Return the target of a link; "" = no link is there."""
         with contextlib.suppress(OSError):
             return os.readlink(self._upper + path) if stat.S_ISLNK(self._mode(path)) else ""
         return ""

@@ -30,7 +30,7 @@ _MOST_IMAGES = 64
 
 
 class ListedLayer:
-    """What `docker diff` lists. A folder is listed as changed also when only something in it has changed."""
+    """What `docker diff` lists, as OverlayLayer shows it. A folder in which something has changed is listed, too."""
 
     image = None
 
@@ -76,6 +76,7 @@ class ListedLayer:
         return _content_in(self._container, path)
 
     def of_image(self, path: str) -> bytes | None:
+        """Return the content of the image's file, or of what took its place."""
         return self.content(path) if path not in self._kinds or self._kinds[path] == _MODIFIED else None
 
     def in_image(self, path: str) -> bool:
