@@ -14,10 +14,10 @@ import pytest
 from harbortrainer.docker.box import first_process
 from harbortrainer.docker.box.archive import LOGS, MAX_DEPTH
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
-from harbortrainer.docker.box.files import Files
+from harbortrainer.docker.box.files import Files, fetch
 from harbortrainer.docker.box.first_process import end_first
 from harbortrainer.docker.box.root_folder import Unusual, changed_system, copy_in, copy_logs, renew
-from harbortrainer.docker.daemon import engine, pid_of
+from harbortrainer.docker.daemon import call, engine, pid_of
 from tests.support.deep_folder import deepen
 from tests.support.docker_parts import a_run, started, write_task
 
@@ -96,7 +96,7 @@ async def test_both_ways_leave_the_same_files(
     monkeypatch.setattr(first_process, "_noted", {})  # tar and the daemon do it
     files = Files(environment.container, environment._shells)  # pyright: ignore[reportPrivateUsage]
     await files.upload_dir(source, "/in")
-    await files.download_dir("/in", by_tar)
+    await call(fetch, environment.container, "/in", by_tar)
     assert await output(environment, look) == seen and "./sub/file 604 root root f 256" in seen
     assert listed(direct) == listed(by_tar)
 
