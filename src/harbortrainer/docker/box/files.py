@@ -1,6 +1,6 @@
 """Copies files into and out of a container.
 
-Small folders are read and written from outside (root_folder.py), where that can be. Others go in through the open
+Folders are read and written from outside (root_folder.py), where that can be. Others go in through the open
 shell, at a tenth of the cost of the daemon's archive call, which does the rest: what is large, and where the container
 lacks the programs. What comes out comes by the daemon (archive.py): the agent may have replaced the container's own.
 """
