@@ -19,7 +19,7 @@ from harbortrainer.docker.box.first_process import end_first
 from harbortrainer.docker.box.root_folder import Unusual, changed_system, copy_in, copy_logs, renew
 from harbortrainer.docker.daemon import call, engine, pid_of
 from tests.support.deep_folder import deepen
-from tests.support.docker_parts import a_run, started, write_task
+from tests.support.docker_parts import BASE, a_run, started, write_task
 
 RUN = a_run("test-inside")
 HOLD = """import fcntl, os, signal, sys
@@ -278,3 +278,21 @@ async def test_files_go_other_ways_once_the_container_was_started_again(
     await environment.upload_dir(source, "/in")
     await environment.download_dir("/in", tmp_path / "back")
     assert (tmp_path / "back" / "sub" / "file").read_bytes() == bytes(range(256))
+
+
+@pytest.mark.parametrize("dockerfile", [BASE, f"{BASE}RUN rm /bin/bash\n"], ids=["bash", "sh"])
+async def test_a_shell_finds_what_cannot_be_looked_at_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dockerfile: str
+) -> None:
+    for spoilt, changed in {
+        "touch /tests/evil": set[str](),
+        "echo 1.2.3.4 x >> /etc/hosts": {"/etc/hosts"},
+        "chmod 600 /etc/resolv.conf": {"/etc/resolv.conf"},
+        "rm /dev/null; echo > /dev/null; chmod 700 /": {"/", "/dev"},
+    }.items():
+        async with started(write_task(tmp_path / spoilt[:2], dockerfile=dockerfile), RUN) as one:
+            await one.exec(spoilt, user="root")
+            monkeypatch.setattr(first_process, "_noted", {})
+            await one.close_agent_phase(final=True)
+            assert {*one.phases.mounted} == changed
+            assert await output(one, "ls /tests; stat -c %a /tests /logs/verifier") == "755\n777\n"

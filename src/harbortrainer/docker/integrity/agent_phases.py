@@ -4,13 +4,13 @@ import contextlib
 import logging
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.docker.box.command import IN_SHELL, ShellCommand
 from harbortrainer.docker.box.container import NETWORK_FILES
-from harbortrainer.docker.box.network_files import READ_NETWORK, network_files, network_script, parse_network
+from harbortrainer.docker.box.network_files import READ_NETWORK, is_same, parse_network
 from harbortrainer.docker.box.root_folder import Unusual, changed_system, renew
 from harbortrainer.docker.box.shell import Output, Shells
 from harbortrainer.docker.daemon import call, pid_of
@@ -49,8 +49,8 @@ done; true"""
 # Before the agent acts: makes Harbor's folders and lists what the image has. Builtins only: processes cost time.
 _LISTED = f"""for f in {_TESTS}/* {_TESTS}/.[!.]* {_TESTS}/..?*; do [ -e "$f" ] && echo {_TESTS} && break; done
 {READ_NETWORK}"""
-# Prints "D /dev" where the agent moved devices, put files in their place or took rights, "D /" where it took those;
-# "N FILE" for network files.
+# Prints "D /dev" where the agent moved devices, put files in their place or took rights, "D FILE" for network files and
+# "D /" where it took those.
 _DEVICES = """d=
 for l in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do
 [ -L /dev/${l%:*} ] && [ /dev/${l%:*} -ef /proc/self/${l#*:} ] || d=1
@@ -58,7 +58,7 @@ done
 [ -z "$(command -v stat)" ] || {
 [ "$(cd /dev && echo $(stat -c %a:%t:%T null zero full random urandom tty . pts shm mqueue))" = \\
 "666:1:3 666:1:5 666:1:7 666:1:8 666:1:9 666:5:0 755:0:0 755:0:0 1777:0:0 1777:0:0" ] || d=1
-for f in NETWORK; do [ "$(stat -c %a $f)" = 644 ] || echo "N $f"; done
+for f in NETWORK; do [ "$(stat -c %a $f)" = 644 ] || echo "D $f"; done
 case $(stat -c %A /) in ?r?xr-xr-x) ;; *) echo 'D /';; esac
 }
 [ -z "$d" ] || echo 'D /dev'
@@ -138,7 +138,7 @@ class AgentPhases:
         self.closed, self.mounted = True, tuple(changed)
         self.first = dict(self.first.items() & now.items())
         if left:
-            await self._make_ready("\n".join([IN_SHELL, *left, "true"]))
+            await self._make_ready(left)
         if self.image_has_tests:
             await call(restore_folder, self._container, self._image, _TESTS, self._run_id)
         self._shells.drop()
@@ -147,10 +147,11 @@ class AgentPhases:
         """Note what the container has changed. Raises docker.errors.APIError."""
         self.found = await call(survey, self._container, self.before)
 
-    async def _make_ready(self, script: str) -> None:
+    async def _make_ready(self, scripts: Sequence[str]) -> None:
         """Do in the container what could not be done from outside."""
+        command = ShellCommand("\n".join([IN_SHELL, *scripts, "true"]))
         try:
-            output = await self._shells.run(ShellCommand(script), user="root", seconds=CLOSE_SEC)
+            output = await self._shells.run(command, user="root", seconds=CLOSE_SEC)
         except (RuntimeError, TimeoutError) as error:  # no shell starts, or a program does not end
             why = one_line(error) or f"a program did not end within {CLOSE_SEC:g} s"
             _log.warning("%s could not be made ready for verification: %s", self._container, why)
@@ -158,8 +159,11 @@ class AgentPhases:
             return
         if output.return_code != 0:
             _log.warning("%s: %s and %s cannot be made again: %s", self._container, _TESTS, _REWARDS, _errors(output))
-        folders = [one for one in _SYSTEM if f"D {one}\n".encode() in output.stdout]
-        self.mounted = tuple(dict.fromkeys((*self.mounted, *network_files(output.stdout), *folders)))
+        printed = output.stdout.decode(errors="replace")
+        found = parse_network(printed) if READ_NETWORK in scripts else self._network
+        other = [file for file, known in self._network.items() if not (file in found and is_same(found[file], known))]
+        marked = [one for one in (*NETWORK_FILES, *_SYSTEM) if f"D {one}" in printed.split("\n")]
+        self.mounted = tuple(dict.fromkeys((*self.mounted, *other, *marked)))
 
     async def restore_mounted(self) -> None:
         """Give what is mounted its content and rights again; a device that is gone cannot be made here."""
@@ -241,7 +245,7 @@ def _unusual(container: str, network: Mapping[str, str]) -> tuple[list[str], lis
     try:
         changed += changed_system(container, network)
     except Unusual:
-        left += [network_script(network), _DEVICES]
+        left += [READ_NETWORK, _DEVICES]
     try:
         renew(container, {_TESTS: 0o755, _REWARDS: 0o777}, _AWAY)
     except Unusual:
