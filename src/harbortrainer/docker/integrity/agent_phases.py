@@ -15,10 +15,10 @@ from harbortrainer.docker.box.root_folder import Unusual, changed_system, renew
 from harbortrainer.docker.box.shell import Output, Shells
 from harbortrainer.docker.daemon import call, pid_of
 from harbortrainer.docker.images.image import Image
+from harbortrainer.docker.integrity import processes
 from harbortrainer.docker.integrity.asked import Footprint, without_numbers
 from harbortrainer.docker.integrity.change import is_made_anew
 from harbortrainer.docker.integrity.living import shown
-from harbortrainer.docker.integrity.processes import Processes
 from harbortrainer.docker.integrity.restore import Stamps, Survey, restore_folder, stamps, survey
 from harbortrainer.docker.integrity.watch import Process, look
 from harbortrainer.errors import one_line
@@ -78,7 +78,7 @@ chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 
 class AgentPhases:
     """The agent's phases in a container. `before`: paths written before the agent acted; `first`: what processes were
-    called then that still are, by number.
+    called then that still are, by number; `kept`: services of the image, as the daemon's machine numbers them.
 
     `closed`: its phase was closed; `mounted`: what had changed then of its network files, devices and root, which no
     layer shows; `found`: what the container had changed when that was noted last.
@@ -86,12 +86,12 @@ class AgentPhases:
 
     def __init__(self, container: str, shells: Shells, run_id: str) -> None:
         self.closed = False
+        self.kept = frozenset[int]()
         self.found: Survey | None = None
         self.mounted: tuple[str, ...] = ()
         self._container = container
         self._shells = shells
         self._run_id = run_id
-        self._processes = Processes(container, shells)
         self._image: Image | None = None
         self._network: Mapping[str, str] = {}  # the content of each file that Docker mounts
         self.before: Stamps = {}
@@ -122,7 +122,7 @@ class AgentPhases:
             await self._end_verifier()
         elif self._image:
             if self._image.entrypoint:
-                await self._processes.note()
+                self.kept = await processes.services(self._container)
             self.before, self.first = await call(stamps, self._container), await call(_shown, self._container)
         self._noted, self.closed = True, False
 
@@ -180,11 +180,6 @@ class AgentPhases:
         self._image, self.image_has_tests = other._image, other.image_has_tests
         self._network, self.before = other._network, {}
 
-    @property
-    def kept(self) -> frozenset[int]:
-        """Processes of the image, as the daemon's machine numbers them."""
-        return self._processes.kept
-
     async def observe(self) -> Footprint:
         """Return what a task's solution has changed and leaves, which ran as the agent."""
         await self.close()
@@ -209,18 +204,18 @@ class AgentPhases:
             if not works or time.monotonic() > give_up:
                 return left
 
-    async def end(self, processes: Iterable[int]) -> None:
+    async def end(self, pids: Iterable[int]) -> None:
         """End processes of the agent, as the container numbers them."""
-        if pids := [pid for pid in processes if pid > 1]:
+        if others := [pid for pid in pids if pid > 1]:
             await self._shells.run(
-                ShellCommand(f"kill -s KILL {' '.join(map(str, pids))} 2>/dev/null; true"), user="root"
+                ShellCommand(f"kill -s KILL {' '.join(map(str, others))} 2>/dev/null; true"), user="root"
             )
 
     async def relieve(self, limit: int) -> None:
         """End all processes if they have used up the container's `limit`, so that no command could start."""
-        if await self._processes.count() >= FULL * limit:
+        if await processes.count(self._container) >= FULL * limit:
             _log.warning("%s: all %d processes are in use; they are ended", self._container, limit)
-            await self._processes.end()
+            await processes.end(self._container, self._shells)
 
     async def _end_verifier(self) -> None:
         """End what the last step's verifier left, and the shells that ran it: the next phase could read the mode."""
