@@ -27,7 +27,6 @@ from harbortrainer.docker.integrity.layer import MOST_CHANGES, Layer, layer_of
 
 _MANY = 200  # paths for one rm
 NOTHING = "/.put-away"  # does not exist
-_NOT_STARTED = ("true",)  # of a container whose files are read
 Stamps = dict[str, tuple[int, int]]
 
 
@@ -212,7 +211,7 @@ class ImageSource:
 
     def _source(self) -> str:
         if not self._container:
-            self._container = self._undo.enter_context(one_off(self._image.reference, _NOT_STARTED, self._run_id))
+            self._container = self._undo.enter_context(one_off(self._image.reference, self._run_id))
         return self._container
 
 
@@ -233,7 +232,7 @@ def _members_of(path: str, files: ImageFiles, *, deep: bool) -> Iterator[Member]
 
 def restore_folder(container: str, image: Image, folder: str, run_id: str) -> None:
     """Copy the image's files of `folder` into the container's. Raises docker.errors.APIError."""
-    with one_off(image.reference, _NOT_STARTED, run_id) as source:
+    with one_off(image.reference, run_id) as source:
         _copy_folder(source, container, folder)
 
 
