@@ -78,7 +78,7 @@ async def test_they_show_commands_what_an_exec_shows_them(
         assert (await seen(environment), await seen(environment, inside=True)) == first
         assert calls["exec_create"] == 0
         environment._shells.drop()  # pyright: ignore[reportPrivateUsage]
-        monkeypatch.setattr(runtime_shell, "root_of", lambda _: None)
+        monkeypatch.setattr(runtime_shell, "noted", lambda _: None)
         assert (await seen(environment), await seen(environment, inside=True)) == first
         assert calls["exec_create"] == 1
         count = "$(ps -eo args | grep -c '^bash --noprofile')"
@@ -170,14 +170,13 @@ async def test_images_without_one_use_exec_sessions(tmp_path: Path, calls: Count
     assert calls["attach_socket"] == 0
 
 
-async def test_a_daemon_whose_processes_are_not_here_costs_one_try(
+async def test_a_daemon_whose_processes_are_not_here_starts_shells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: Counter[str]
 ) -> None:
     def elsewhere(_: Any) -> int:
         raise FileNotFoundError("no such process")
 
     monkeypatch.setattr(first_shell, "first_process", elsewhere)
-    monkeypatch.setattr(first_shell, "_impossible", set())
     for name in ("a", "b"):
         async with started(write_task(tmp_path / name), RUN) as environment:
             assert (await environment.exec("echo up; ls /proc/1/task/1/children >/dev/null")).stdout == "up\n"

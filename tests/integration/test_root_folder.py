@@ -14,12 +14,12 @@ import pytest
 from harbortrainer.docker.box import first_process
 from harbortrainer.docker.box.archive import LOGS, MAX_DEPTH
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
-from harbortrainer.docker.box.files import Files
-from harbortrainer.docker.box.first_process import end_first, first_of
+from harbortrainer.docker.box.files import Files, fetch
+from harbortrainer.docker.box.first_process import end_first
 from harbortrainer.docker.box.root_folder import Unusual, changed_system, copy_in, copy_logs, renew
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import call, engine, pid_of
 from tests.support.deep_folder import deepen
-from tests.support.docker_parts import a_run, started, write_task
+from tests.support.docker_parts import BASE, a_run, started, write_task
 
 RUN = a_run("test-inside")
 HOLD = """import fcntl, os, signal, sys
@@ -93,10 +93,10 @@ async def test_both_ways_leave_the_same_files(
     copy_logs(environment.container, "/in", direct)
     seen = await output(environment, look)
     await output(environment, "rm -r /in")
-    monkeypatch.setattr(first_process, "_roots", {})  # tar and the daemon do it
+    monkeypatch.setattr(first_process, "_noted", {})  # tar and the daemon do it
     files = Files(environment.container, environment._shells)  # pyright: ignore[reportPrivateUsage]
     await files.upload_dir(source, "/in")
-    await files.download_dir("/in", by_tar)
+    await call(fetch, environment.container, "/in", by_tar)
     assert await output(environment, look) == seen and "./sub/file 604 root root f 256" in seen
     assert listed(direct) == listed(by_tar)
 
@@ -154,7 +154,7 @@ async def test_a_file_that_a_process_holds_is_not_waited_for(
 ) -> None:
     """By a lease: an open waits for 45 s."""
     await output(environment, "mkdir /in; echo x > /in/held; echo x > /in/other")
-    held = Path(f"/proc/{first_of(environment.container)}/root/in/held")
+    held = Path(f"/proc/{pid_of(environment.container)}/root/in/held")
     with holding(held):
         started = time.monotonic()
         assert copy_logs(environment.container, "/in", tmp_path / "back") == 1
@@ -164,7 +164,7 @@ async def test_a_file_that_a_process_holds_is_not_waited_for(
 async def test_folders_as_deep_as_can_be(environment: DockerEngineEnvironment, tmp_path: Path) -> None:
     """No recursion, no path: neither where they are read nor where they are put away."""
     await output(environment, "mkdir -p /in/sub")
-    deepen(f"/proc/{first_of(environment.container)}/root/in/sub", 5000, "d")
+    deepen(f"/proc/{pid_of(environment.container)}/root/in/sub", 5000, "d")
     assert copy_logs(environment.container, "/in", tmp_path / "back") >= 1
     assert len(listed(tmp_path / "back")) <= MAX_DEPTH + 1
     renew(environment.container, {"/in/sub": 0o755}, "/logs/.before")
@@ -237,10 +237,10 @@ async def test_a_changed_system_is_seen(
 
 async def test_only_the_process_that_was_noted_is_killed(environment: DockerEngineEnvironment) -> None:
     name = environment.container
-    noted = first_process._roots[name]  # pyright: ignore[reportPrivateUsage]
-    first_process._roots[name] = replace(noted, began="0")  # pyright: ignore[reportPrivateUsage]
+    noted = first_process._noted[name]  # pyright: ignore[reportPrivateUsage]
+    first_process._noted[name] = replace(noted, began="0")  # pyright: ignore[reportPrivateUsage]
     assert not end_first(name) and await output(environment, "echo up") == "up\n"
-    first_process._roots[name] = noted  # pyright: ignore[reportPrivateUsage]
+    first_process._noted[name] = noted  # pyright: ignore[reportPrivateUsage]
     assert end_first(name)
     assert engine().wait(name, timeout=60)["StatusCode"] == 137
 
@@ -250,7 +250,7 @@ async def test_a_process_with_another_root_is_not_trusted(
 ) -> None:
     """A root agent could make PID 1 change its root by ptrace: as another process of the container has done here."""
     name = environment.container
-    noted = first_process._roots[name]  # pyright: ignore[reportPrivateUsage]
+    noted = first_process._noted[name]  # pyright: ignore[reportPrivateUsage]
     copy_logs(name, "/app", tmp_path)
     await output(environment, "mkdir -p /app/jail/in; cp -r /bin /lib* /usr /app/jail/ 2>/dev/null; true")
     client = engine()
@@ -261,7 +261,7 @@ async def test_a_process_with_another_root_is_not_trusted(
     while not (found := [int(row[0]) for row in rows or () if row[1] == "sleep 1000"]):
         rows = client.top(name, "-eo pid,args")["Processes"]
     began = (Path("/proc") / str(found[0]) / "stat").read_text().rpartition(")")[2].split()[19]
-    monkeypatch.setitem(first_process._roots, name, replace(noted, pid=found[0], began=began))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(first_process._noted, name, replace(noted, pid=found[0], began=began))  # pyright: ignore[reportPrivateUsage]
     assert (Path("/proc") / str(found[0]) / "root" / "in").is_dir()
     with pytest.raises(Unusual):
         copy_logs(name, "/in", tmp_path)
@@ -278,3 +278,21 @@ async def test_files_go_other_ways_once_the_container_was_started_again(
     await environment.upload_dir(source, "/in")
     await environment.download_dir("/in", tmp_path / "back")
     assert (tmp_path / "back" / "sub" / "file").read_bytes() == bytes(range(256))
+
+
+@pytest.mark.parametrize("dockerfile", [BASE, f"{BASE}RUN rm /bin/bash\n"], ids=["bash", "sh"])
+async def test_a_shell_finds_what_cannot_be_looked_at_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dockerfile: str
+) -> None:
+    for spoilt, changed in {
+        "touch /tests/evil": set[str](),
+        "echo 1.2.3.4 x >> /etc/hosts": {"/etc/hosts"},
+        "chmod 600 /etc/resolv.conf": {"/etc/resolv.conf"},
+        "rm /dev/null; echo > /dev/null; chmod 700 /": {"/", "/dev"},
+    }.items():
+        async with started(write_task(tmp_path / spoilt[:2], dockerfile=dockerfile), RUN) as one:
+            await one.exec(spoilt, user="root")
+            monkeypatch.setattr(first_process, "_noted", {})
+            await one.close_agent_phase(final=True)
+            assert {*one.phases.mounted} == changed
+            assert await output(one, "ls /tests; stat -c %a /tests /logs/verifier") == "755\n777\n"

@@ -129,7 +129,7 @@ def test_containers_share_an_instance_and_each_has_its_own_events() -> None:
         with contextlib.ExitStack() as running:
             processes = [running.enter_context(acting(f"try: exec({act!r})\nexcept OSError: pass")) for act in acts]
             for trace, process in zip(lent, processes, strict=True):
-                assert trace is not None and trace.instance is traces._instance
+                assert trace is not None
                 trace.follow({process.pid})
             for process in processes:
                 process.communicate(b"\n")
@@ -152,9 +152,7 @@ def test_a_programs_name_hides_nothing(trace: Trace, name: str) -> None:
 def test_nothing_is_recorded_where_nothing_is_lent() -> None:
     traces = Traces()
     try:
-        instance = traces._instance
-        assert instance is not None
-        recorded = Path(instance._folder) / "events" / "sched" / "sched_process_fork" / "enable"
+        recorded = Path(traces._folder) / "events" / "sched" / "sched_process_fork" / "enable"
         for _ in range(2):
             first, second = traces.lend(), traces.lend()
             assert first is not None and second is not None and followed(first, CHILD)
@@ -185,9 +183,7 @@ def test_what_a_container_does_that_is_not_watched_any_more_is_not_told_of_anoth
 def test_many_that_begin_at_once_wait_for_a_few_writes_and_each_has_its_events() -> None:
     """The kernel takes as long for one process as for a hundred, and longer with more processors."""
     traces, written, began = Traces(), list[str](), threading.Barrier(24)
-    instance = traces._instance
-    assert instance is not None
-    write = instance._write
+    write = traces._write
 
     def counted(name: str, text: str, mode: int = os.O_TRUNC) -> None:
         written.append(name)
@@ -200,7 +196,7 @@ def test_many_that_begin_at_once_wait_for_a_few_writes_and_each_has_its_events()
         trace.follow({process.pid})
         return trace
 
-    instance._write = counted
+    traces._write = counted
     try:
         with contextlib.ExitStack() as running, ThreadPoolExecutor(24) as pool:
             processes = [running.enter_context(acting(CHILD)) for _ in range(24)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
-from harbortrainer.docker.box.first_process import first_of
+from harbortrainer.docker.daemon import pid_of
 from harbortrainer.docker.integrity import watch
 from harbortrainer.docker.integrity.traces import PREFIX
 from harbortrainer.docker.integrity.watch import Seen
@@ -230,7 +230,7 @@ async def test_who_else_reads_a_file_of_the_image_is_told_no_more(environment: D
     """It is told of those that were changed, take the place of such, or are mounted."""
     await environment.exec("echo >> /etc/issue; cp /etc/passwd /etc/new; rm /etc/skel/.profile", user="root")
     await environment.close_agent_phase(final=False)
-    inode = Path(f"/proc/{first_of(environment.container)}/root/etc/shells").stat().st_ino
+    inode = Path(f"/proc/{pid_of(environment.container)}/root/etc/shells").stat().st_ino
     reads = "for i in 1 2 3 4 5; do /bin/cat {}; done > /dev/null"
     async with environment.watched() as sight:
         await environment.exec("cat /etc/shells", user="root")

@@ -139,16 +139,14 @@ async def test_no_watcher_and_no_instance_outlives_a_killed_trainer(
 def test_instances_of_killed_programs_are_removed_and_those_of_living_ones_are_not() -> None:
     stale = INSTANCES / f"{PREFIX}0-stale"
     living = Traces()
-    own = living._instance
-    assert own is not None
     stale.mkdir()
     others = Traces()
     try:
-        assert not stale.exists() and Path(own._folder).exists()
+        assert not stale.exists() and Path(living._folder).exists()
     finally:
         living.close()
         others.close()
-    assert not Path(own._folder).exists()
+    assert not Path(living._folder).exists()
 
 
 def test_tracefs_is_mounted_for_the_watcher_alone_where_it_is_not(tmp_path: Path) -> None:

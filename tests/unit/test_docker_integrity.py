@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.box.network_files import is_same, network_files, network_script, parse_network, removal_script
+from harbortrainer.docker.box.container import NETWORK_FILES
+from harbortrainer.docker.box.network_files import READ_NETWORK, is_same, parse_network
 from harbortrainer.docker.integrity import restore
 from harbortrainer.docker.integrity.agent_phases import _END_VERIFIER
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
@@ -205,21 +206,33 @@ def test_network_files_are_read() -> None:
     assert parse_network(listed) == {"/etc/hosts": "127.0.0.1 localhost\n\n"}
 
 
-def test_network_files_are_compared(tmp_path: Path) -> None:
+def read_by(shell: str, file: Path) -> str:
+    script = READ_NETWORK.replace(" ".join(NETWORK_FILES), str(file))
+    ran = subprocess.run([shell, "-c", script], capture_output=True, check=False)
+    listed = ran.stdout.decode(errors="replace").replace(str(file), "/etc/hosts")
+    return parse_network(listed)["/etc/hosts"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_network_files_are_compared(tmp_path: Path, shell: str) -> None:
     file = tmp_path / "hosts"
-    for shell in ("bash", "sh"):
-        for now, differs in [("a b\n\\c\n", False), ("a b\n\\c\nmore\n", True), ("", True)]:
-            file.write_text(now)
-            content = {str(file): "a b\n\\c\n"}
-            ran = subprocess.run([shell, "-c", network_script(content)], capture_output=True, check=False)
-            assert (f"N {file}".encode() in ran.stdout) == differs != is_same(now, content[str(file)])
-        for own, differs in [("172.17.0.9\tharbor\n", False), ("1.2.3.4 x\tharbor\n", True), ("1.2.3.4\tx\n", True)]:
-            file.write_text(f"a b\n{own}")
-            known = "172.17.0.2\tharbor\na b\n"
-            script = network_script({str(file): known})
-            ran = subprocess.run([shell, "-c", script], capture_output=True, check=False)
-            assert (f"N {file}".encode() in ran.stdout) == differs != is_same(file.read_text(), known), (shell, own)
-    assert network_files(b"N /etc/hosts\nother\n") == ["/etc/hosts"] and network_script({}) == ""
+    cases = [
+        ("a b\n\\c\n", "a b\n\\c\n", True), ("a b\n\\c\n", "a b\n\\c", True), ("a b\n\\c\n", "a b\n\\c\nmore\n", False),
+        ("a b\n\\c\n", "", False), ("a b\n", "a b\x0cmore\n", False), ("a b\n", "a b\\n more\n", False),
+        ("172.17.0.2\tharbor\na b\n", "a b\n172.17.0.9\tharbor\n", True),
+        ("172.17.0.2\tharbor\na b\n", "a b\n1.2.3.4 x\tharbor\n", False),
+        ("172.17.0.2\tharbor\na b\n", "a b\n1.2.3.4\tx\n", False),
+    ]  # fmt: skip
+    for known, now, same in cases:
+        file.write_text(known)
+        listed = read_by(shell, file)
+        file.write_text(now)
+        assert is_same(read_by(shell, file), listed) == same == is_same(now, known), (known, now)
+
+
+def test_of_a_long_network_file_a_part_is_read(tmp_path: Path) -> None:
+    (file := tmp_path / "hosts").write_text("x\n" * 1_000_000)
+    assert len(read_by("bash", file)) == 2000
 
 
 def test_removals_pass_every_name_through_a_shell(tmp_path: Path) -> None:
@@ -228,15 +241,15 @@ def test_removals_pass_every_name_through_a_shell(tmp_path: Path) -> None:
     for shell in ("bash", "sh"):
         for path in paths:
             Path(path).touch()
-        subprocess.run([shell, "-c", "\n".join(removal_script(paths))], check=True)
+        subprocess.run([shell, "-c", "\n".join(restore.removal_scripts(paths))], check=True)
         assert list(tmp_path.iterdir()) == []
         Path(paths[2]).touch()
         (tmp_path / "other").touch()
         listed = f'{tmp_path}/\ufffd\n"$x'  # as `docker diff` has it
-        subprocess.run([shell, "-c", "\n".join(removal_script([listed]))], check=True)
+        subprocess.run([shell, "-c", "\n".join(restore.removal_scripts([listed]))], check=True)
         assert list(tmp_path.iterdir()) == [tmp_path / "other"]
         (tmp_path / "other").unlink()
-    assert len(removal_script([f"/{at}" for at in range(401)])) == 3
+    assert len(restore.removal_scripts([f"/{at}" for at in range(401)])) == 3
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])

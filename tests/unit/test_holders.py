@@ -11,7 +11,6 @@ from docker.errors import APIError
 
 from harbortrainer.docker.box import first_process, first_shell, holders
 from harbortrainer.docker.box.holders import Holder, Holders, Key
-from harbortrainer.docker.integrity import layer
 from tests.support.fake_engine import FakeEngine, use_engine
 
 KEY = Key(None, "run", networked=True)
@@ -54,42 +53,25 @@ def test_a_daemon_that_is_away_for_the_removal_too_leaves_room_for_the_next(
     assert ready.take("b", KEY, lambda name: "made") == "made"
 
 
-class Engine(FakeEngine):
-    """Knows one container."""
-
-    def __init__(self, *running: bool) -> None:
-        """What each look at the container sees."""
-        self._running, self._process = list(running), subprocess.Popen(["true"])
-        self._process.wait()  # its number is nobody's now
-
-    def inspect_container(self, container: str) -> dict[str, Any]:
-        state = {"Running": self._running.pop(0), "Pid": self._process.pid}
-        return {"State": state, "HostnamePath": "/var/lib/docker/containers/c/hostname"}
-
-
-@pytest.mark.parametrize("ended", [False, True])
-def test_only_a_running_container_that_is_not_seen_is_elsewhere(
-    ready: Holders, monkeypatch: pytest.MonkeyPatch, ended: bool
-) -> None:
-    """One that ended at its start, as one without memory does, switches nothing off."""
-    use_engine(monkeypatch, Engine(not ended))
+def test_a_daemon_whose_processes_are_not_here_gives_no_holder(ready: Holders) -> None:
     assert ready.take("a", KEY, failing(FileNotFoundError("/proc/1234"))) is None
-    assert ready.take("b", KEY, lambda name: "made") == ("made" if ended else None)
+    assert ready.take("b", KEY, lambda name: "made") is None
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_first_shells_go_on_after_a_container_that_ended(monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
-    host = f"unix:///ended-{ended}"
-    monkeypatch.setenv("DOCKER_HOST", host)
-    use_engine(monkeypatch, Engine(True, not ended))
+def test_no_first_shell_is_taken_of_a_container_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_engine(monkeypatch, Ended())
     assert first_shell.first_shell("c") is None
-    assert (host in first_shell._impossible) != ended
+
+
+class Ended(FakeEngine):
+    def inspect_container(self, container: str) -> dict[str, Any]:
+        process = subprocess.Popen(["true"])
+        process.wait()  # its number is nobody's now
+        return {"State": {"Pid": process.pid}, "HostnamePath": "/var/lib/docker/containers/c/hostname"}
 
 
 def test_only_the_oldest_container_is_forgotten() -> None:
     for number in range(1030):
         # a name of its own: a test that removed such a container would end this process
-        layer.remember_folders(f"noted{number}", {})
-        first_process.remember_root(f"noted{number}", os.getpid(), os.getpid())
-    for known in (layer._folders, first_process._firsts):
-        assert list(known) == [f"noted{number}" for number in range(6, 1030)]
+        first_process.note(f"noted{number}", os.getpid(), os.getpid())
+    assert list(first_process._noted) == [f"noted{number}" for number in range(6, 1030)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.box.first_process import remember_root
+from harbortrainer.docker.box.first_process import note
 from harbortrainer.docker.integrity import watch
 from harbortrainer.docker.integrity.living import Process as Looked
 from harbortrainer.docker.integrity.living import living
@@ -70,7 +70,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
     watch._told.clear()
     monkeypatch.setenv("DOCKER_HOST", f"unix://{secrets.token_hex()}")
     monkeypatch.setattr(watch, "start", lambda module, run_id: fakes.pop(0))
-    remember_root("watched", 1, 1)
+    note("watched", 1, 1)
     return fakes
 
 

@@ -19,7 +19,7 @@ from docker.errors import APIError, DockerException, NotFound
 from docker.types import CancellableStream
 from docker.utils import kwargs_from_env
 
-from harbortrainer.docker.box.first_process import end_first
+from harbortrainer.docker.box.first_process import end_first, noted
 from harbortrainer.durable.process import note_client_cpu
 from harbortrainer.errors import EnvironmentFault, one_line
 
@@ -111,14 +111,9 @@ def first_process(inspected: Mapping[str, Any], proc: Path = _PROC) -> int:
     return pid
 
 
-def is_elsewhere(container: str, error: OSError) -> bool:
-    """Say whether `error` means that the daemon's processes are on another machine, not that this container ended."""
-    if not isinstance(error, FileNotFoundError | PermissionError):
-        return False
-    try:
-        return engine().inspect_container(container)["State"]["Running"]
-    except (DockerException, requests.RequestException):
-        return False
+def pid_of(container: str) -> int:
+    """Return its first process, as this machine numbers it. Raises OSError as `first_process`, DockerException."""
+    return one.pid if (one := noted(container)) else first_process(engine().inspect_container(container))
 
 
 def remove_container(name: str) -> None:

@@ -19,7 +19,7 @@ from harbortrainer.docker.checks.preflight import check_docker, connect
 from harbortrainer.docker.images.inventory import needs_note
 from harbortrainer.docker.images.origins import set_origins
 from harbortrainer.docker.images.supply import builds_at_once
-from harbortrainer.docker.keeping.cleaning import GB, Candidate, candidates, disk_usage, ending
+from harbortrainer.docker.keeping.cleaning import GB, Candidate, candidates, disk_usage, end_processes
 from harbortrainer.docker.keeping.ownership import RUN_ID
 from harbortrainer.docker.network.bridge import isolate_compose, trial_network, uses_network
 from harbortrainer.doctor.arguments import CleanArgs, DockerArgs
@@ -71,8 +71,9 @@ def _clean(args: CleanArgs) -> int:
     connect()
     try:
         sizes, found = disk_usage(), candidates(args.images_older_than_days)
-        with ending() as end:
-            lines = [_line(one, sizes, (one.thing.remove(end) or "removed") if args.remove else "") for one in found]
+        if args.remove:
+            end_processes(one.thing for one in found)
+        lines = [_line(one, sizes, (one.thing.remove() or "removed") if args.remove else "") for one in found]
     except (DockerException, requests.RequestException) as error:
         reason = one_line(error)
         raise EnvironmentFault(f"Docker stopped answering ({reason}): run it again") from error

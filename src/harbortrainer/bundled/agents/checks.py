@@ -78,7 +78,7 @@ def start_problem(image: str, command: str, mounts: Sequence[Mapping[str, Any]],
     client, binds = engine(), [f"{mount['source']}:{mount['target']}:ro" for mount in mounts]
     limits = {"network_mode": "none", "binds": binds, "mem_limit": memory_mb << 20 or None, "pids_limit": 512}
     log = LogConfig(type="json-file", config={"max-size": "1m"})
-    with one_off(image, ["sh", "-c", command], "doctor", log_config=log, **limits) as made:
+    with one_off(image, "doctor", ["sh", "-c", command], log_config=log, **limits) as made:
         client.start(made)
         status = client.wait(made, timeout=START_SEC)["StatusCode"]
         output = client.logs(made).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Collects artifacts without what the agent may have made of the container's tar, or of links.
+"""Fetches files and collects artifacts without what the agent may have made of the container's tar, or of links.
 
 Notes when they are lost with their container, since Harbor goes on without those that it could not collect.
 """
@@ -12,30 +12,15 @@ from pathlib import Path
 import requests
 from docker.errors import DockerException
 from harbor.environments.base import BaseEnvironment
-from harbor.environments.docker.docker import DockerEnvironment
-from harbor.environments.docker.docker_unix import UnixOps
 from harbor.utils.path_filter import filter_paths_by_patterns
 
 from harbortrainer.docker.box.archive import LOGS, WORK, fetch_file, fetch_folder, is_folder
 from harbortrainer.docker.box.files import fetch, fetch_logs
 from harbortrainer.docker.box.root_folder import Unusual, find_folder
 from harbortrainer.docker.daemon import call
+from harbortrainer.harbor import boundary
 
 UP_SEC, UP_NAP_SEC = 1.0, 0.1
-
-
-class Downloads(UnixOps):
-    """Harbor's transfers, but for downloads: with limits and without links, instead of by `docker compose cp`."""
-
-    def __init__(self, environment: DockerEnvironment, container_of: Callable[[str | None], str]) -> None:
-        super().__init__(environment)
-        self._container_of = container_of
-
-    async def download_file(self, source_path: str, target_path: Path | str, service: str | None = None) -> None:
-        await call(fetch_file, await call(self._container_of, service), source_path, Path(target_path))
-
-    async def download_dir(self, source_dir: str, target_dir: Path | str, service: str | None = None) -> None:
-        await call(fetch, await call(self._container_of, service), source_dir, Path(target_dir))
 
 
 class CollectedEnvironment(BaseEnvironment):
@@ -55,6 +40,19 @@ class CollectedEnvironment(BaseEnvironment):
     def _container_runs(self, service: str | None) -> bool:
         """Whether the service's container runs; None = the agent's. Blocks. Raises docker.errors.DockerException."""
 
+    @boundary
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        await self._fetch(fetch_file, None, source_path, target_path)
+
+    @boundary
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        await self._fetch(fetch, None, source_dir, target_dir)
+
+    async def _fetch(
+        self, how: Callable[[str, str, Path], None], service: str | None, source: str, target: Path | str
+    ) -> None:
+        await call(lambda: how(self._container_of(service), source, Path(target)))
+
     async def service_is_dir(self, path: str, *, service: str | None = None, user: str | int | None = None) -> bool:
         """Look from outside, or ask the daemon; not the container's programs."""
         container = await call(self._container_of, service)
@@ -67,16 +65,13 @@ class CollectedEnvironment(BaseEnvironment):
         self, source_path: str, target_path: Path | str, *, service: str | None = None
     ) -> None:
         async with self._noting_loss(service):
-            await super().service_download_file(source_path, target_path, service=service)
+            await self._fetch(fetch_file, service, source_path, target_path)
 
     async def service_download_dir(
         self, source_dir: str, target_dir: Path | str, *, service: str | None = None
     ) -> None:
         async with self._noting_loss(service):
-            if self.graded_elsewhere:
-                await super().service_download_dir(source_dir, target_dir, service=service)
-            else:
-                await call(fetch_logs, await call(self._container_of, service), source_dir, Path(target_dir))
+            await self._fetch(fetch if self.graded_elsewhere else fetch_logs, service, source_dir, target_dir)
 
     async def service_download_dir_with_exclusions(
         self, *, source_dir: str, target_dir: Path | str, exclude: list[str], service: str | None = None

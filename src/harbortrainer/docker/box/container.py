@@ -15,7 +15,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from harbortrainer.docker.box.archive import TooMuch, raise_for_status, url_of
-from harbortrainer.docker.box.first_process import first_of
+from harbortrainer.docker.box.first_process import noted
 from harbortrainer.docker.box.holders import Holders, Key
 from harbortrainer.docker.box.terminals import limit_terminals
 from harbortrainer.docker.daemon import engine, first_process, remove_container
@@ -227,7 +227,8 @@ def is_running(name: str) -> bool:
     give_up = time.monotonic() + _LATE_SEC
     while (state := engine().inspect_container(name)["State"])["Running"] and not _lives(state["Pid"]):
         if time.monotonic() > give_up:
-            return first_of(name) != state["Pid"]  # then its processes are of another machine
+            one = noted(name)
+            return one is None or one.pid != state["Pid"]  # then its processes are of another machine
         time.sleep(_NAP_SEC)
     return state["Running"]
 

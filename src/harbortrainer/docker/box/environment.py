@@ -20,7 +20,7 @@ from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPol
 from harbor.models.trial.config import ResourceMode, ServiceVolumeConfig
 from harbor.models.trial.paths import TrialPaths
 
-from harbortrainer.docker.box.artifacts import CollectedEnvironment, Downloads
+from harbortrainer.docker.box.artifacts import CollectedEnvironment
 from harbortrainer.docker.box.command import ShellCommand, cheap
 from harbortrainer.docker.box.compose import MAIN, overlay, service_containers
 from harbortrainer.docker.box.container import (
@@ -283,15 +283,9 @@ class DockerEngineEnvironment(CollectedEnvironment):
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         await self._files.upload_dir(Path(source_dir), target_dir)
 
-    @boundary
-    async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        await self._files.download_file(source_path, Path(target_path))
-
-    @boundary
-    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        await self._files.download_dir(source_dir, Path(target_dir))
-
     def _container_of(self, service: str | None) -> str:
+        if not self.is_main_service(service):
+            raise FileNotFoundError(f"service {service} has no container")
         return self.container
 
     def _container_runs(self, service: str | None) -> bool:
@@ -347,8 +341,6 @@ class ComposeEnvironment(CollectedEnvironment, DockerEnvironment):
 
     @boundary
     async def start(self, force_build: bool) -> None:
-        if not self._is_windows_container:
-            self._platform = Downloads(self, self._container_of)
         await call(isolate_compose)
         await super().start(force_build)
 

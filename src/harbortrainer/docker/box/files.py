@@ -1,6 +1,6 @@
 """Copies files into and out of a container.
 
-Small folders are read and written from outside (root_folder.py), where that can be. Others go in through the open
+Folders are read and written from outside (root_folder.py), where that can be. Others go in through the open
 shell, at a tenth of the cost of the daemon's archive call, which does the rest: what is large, and where the container
 lacks the programs. What comes out comes by the daemon (archive.py): the agent may have replaced the container's own.
 """
@@ -103,17 +103,6 @@ class Files:
                 return
         with await call(_tar, {str(path).strip("/"): source.resolve()}) as packed:
             await self._put(packed)
-
-    async def download_dir(self, source: str, target: Path) -> None:
-        """Copy the contents of `source` into `target`, of a log what is allowed, without special files.
-
-        Raises FileNotFoundError, RuntimeError when too large.
-        """
-        await call(fetch, self._container, source, target)
-
-    async def download_file(self, source: str, target: Path) -> None:
-        """Copy one file to `target`, or into it when it is a directory. Raises FileNotFoundError."""
-        await call(fetch_file, self._container, source, target)
 
     async def _succeeds(self, command: str) -> bool:
         """False, too, when it does not end: the agent may have replaced its programs, and may act still."""

@@ -1,4 +1,4 @@
-"""The first process of each container, noted before its agent acts, and the end of a container's processes.
+"""What this machine knows of each container, noted before its agent acts, and the end of a container's processes.
 
 It needs root on the daemon's machine; `main` is a program for a trainer that is not, with the standard library alone.
 All functions block.
@@ -8,61 +8,59 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_MOST_ROOTS = 1024
+_MOST = 1024
 _OWN_USERS = ["0", "0", "4294967295"]  # of a container whose root is this machine's
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
-    """A container's root, before the agent acted. `pid`: of PID 1, as this machine numbers it."""
+class Noted:
+    """A container before its agent acted. `pid`, `shell`: its first process and the shell that started with it, as this
+    machine numbers them. `began`, `root`: of the first process; None = its root is not this machine's.
+    """
 
     pid: int
-    began: str
-    folder: os.stat_result
+    shell: int
+    overlay: tuple[str, ...]
+    began: str = ""
+    root: os.stat_result | None = None
 
 
-_roots: dict[str, Root] = {}  # by container; names are never used twice
-_firsts: dict[str, tuple[int, int]] = {}  # the same, where the root folder may not be looked at too
+_noted: dict[str, Noted] = {}  # by container; names are never used twice
 
 
-def remember_root(name: str, pid: int, shell: int) -> None:
+def note(name: str, pid: int, shell: int, overlay: tuple[str, ...] = ("",)) -> None:
     """Call it before the agent acts, with processes that are known to be the container's first one and first shell."""
-    _keep(_firsts, name, (pid, shell))
+    one = Noted(pid, shell, overlay)
     with contextlib.suppress(OSError), process_folder(pid) as process:
-        if _text("uid_map", process).split() != _OWN_USERS:
-            return
-        _keep(_roots, name, Root(pid, began(process), os.stat("root", dir_fd=process)))
+        if _text("uid_map", process).split() == _OWN_USERS:
+            one = Noted(pid, shell, overlay, began(process), os.stat("root", dir_fd=process))
+    if len(_noted) >= _MOST:
+        _noted.pop(list(_noted)[0], None)  # noqa: RUF015 -- threads add others meanwhile
+    _noted[name] = one
 
 
-def _keep[T](known: dict[str, T], name: str, one: T) -> None:
-    if len(known) >= _MOST_ROOTS:
-        known.pop(list(known)[0], None)  # noqa: RUF015 -- threads add others meanwhile
-    known[name] = one
+def noted(name: str) -> Noted | None:
+    """Return what was noted of the container."""
+    return _noted.get(name)
 
 
-def root_of(name: str) -> Root | None:
-    """Return what was noted of the container; None = nothing, or its root is not this machine's."""
-    return _roots.get(name)
-
-
-def first_of(name: str) -> int | None:
-    """Return the container's first process, as this machine numbers it; None = it was not noted."""
-    return noted[0] if (noted := _firsts.get(name)) else None
-
-
-def shell_of(name: str) -> int | None:
-    """Return the shell that started with the container, which may have ended; as `first_of` otherwise."""
-    return noted[1] if (noted := _firsts.get(name)) else None
+def overlay_of(inspected: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the overlay's upper folder, "" for another driver, and the lower ones; a container keeps them."""
+    driver = inspected.get("GraphDriver") or {}
+    data = driver.get("Data") or {}
+    upper = data.get("UpperDir") if driver.get("Name") == "overlay2" else None
+    return upper or "", *str(data.get("LowerDir") or "").split(":")
 
 
 def end_first(name: str) -> bool:
     """Kill the container's first process, with which all others end. False = it is not the one that was noted."""
-    noted = _roots.get(name)
-    return noted is not None and _end(noted.pid, lambda process: began(process) == noted.began)
+    one = _noted.get(name)
+    return one is not None and _end(one.pid, lambda process: began(process) == one.began)
 
 
 def end_all(container: str) -> None:

@@ -13,17 +13,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harbortrainer.docker.box.first_process import remember_root
+from harbortrainer.docker.box.first_process import note, overlay_of
 from harbortrainer.docker.box.terminals import limit_terminals
-from harbortrainer.docker.daemon import engine, first_process, is_elsewhere
-from harbortrainer.docker.integrity.layer import remember_folders
+from harbortrainer.docker.daemon import engine, first_process
 
 DOCKER_FRAME = struct.Struct(">BxxxL")  # stream, length
 STDERR = 2  # such a stream
 _PROC = Path("/proc")
 _STARTED_SEC, _NAP_SEC = 2.0, 0.001  # until PID 1 has become `sleep`
 _STREAMS = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
-_impossible: set[str | None] = set()  # DOCKER_HOST of daemons on other machines
 
 
 def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None:
@@ -32,24 +30,16 @@ def first_shell(container: str) -> tuple[socket.socket, bytes, io.FileIO] | None
     None = the image has no bash, or the process cannot be seen from here; the caller starts a shell of its own. Raises
     docker.errors.DockerException.
     """
-    host = os.environ.get("DOCKER_HOST")
-    if host in _impossible:
-        return None
     found = engine().inspect_container(container)
-    remember_folders(container, found)
-    if not found["State"]["Running"]:
-        return None
     try:
         first = first_process(found)
         watched = _watched(first)
-    except OSError as error:
-        if is_elsewhere(container, error):
-            _impossible.add(host)
+    except OSError:  # its processes are not of this machine, or it has ended
         return None
     if watched is None:
         return None
     shell, ends = watched
-    remember_root(container, first, shell)
+    note(container, first, shell, overlay_of(found))
     limit_terminals(first)
     with contextlib.ExitStack() as undo:
         undo.callback(ends.close)

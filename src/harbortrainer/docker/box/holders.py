@@ -15,7 +15,7 @@ from pathlib import Path
 
 from docker.errors import DockerException
 
-from harbortrainer.docker.daemon import engine, first_process, is_elsewhere, remove_container
+from harbortrainer.docker.daemon import engine, first_process, remove_container
 
 MOST_USES = 200  # trials of one holder
 SPARE = 8  # holders beyond the places in use that may wait for their sockets to expire (TIME_WAIT: 60 s)
@@ -162,7 +162,7 @@ class Holders:
             _log.debug("no network namespace to share: %s", error)
             with self._lock:
                 self._made[key] -= 1
-            if isinstance(error, OSError) and is_elsewhere(name, error):
+            if isinstance(error, FileNotFoundError | PermissionError):
                 self._impossible.add(key.host)
             remove_container(name)
             return None

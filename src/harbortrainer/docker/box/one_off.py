@@ -9,7 +9,7 @@ from harbortrainer.docker.keeping.ownership import labels
 
 
 @contextlib.contextmanager
-def one_off(image: str, entrypoint: Sequence[str], run_id: str, **host: Any) -> Iterator[str]:
+def one_off(image: str, run_id: str, entrypoint: Sequence[str] = ("true",), **host: Any) -> Iterator[str]:
     """Yield the ID of a container that is created, not started, and removed after the block.
 
     `host`: docker-py's host_config. Raises docker.errors.ImageNotFound, DockerException.

@@ -1,4 +1,4 @@
-"""Small files of a running container, read and written from outside, through /proc/PID/root of its first process.
+"""Files of a running container, read and written from outside, through /proc/PID/root of its first process.
 
 No process starts in the container and the daemon is not asked: a tenth of the cost of a shell with tar. It needs root
 on the daemon's machine. The agent owns what is there: no link is followed, nothing but plain files and folders of the
@@ -11,9 +11,9 @@ import io
 import itertools
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from harbortrainer.docker.box.archive import (
@@ -30,12 +30,10 @@ from harbortrainer.docker.box.archive import (
     all_files,
 )
 from harbortrainer.docker.box.container import FILE_RIGHTS, NETWORK_FILES
-from harbortrainer.docker.box.first_process import began, process_folder, root_of
+from harbortrainer.docker.box.first_process import began, noted, process_folder
 from harbortrainer.docker.box.network_files import is_same
 
-MOST_BYTES, MOST_ENTRIES = 4 * 1024 * 1024, 512  # of one transfer, which is held in memory
 _MOST_NETWORK = 64 * 1024  # bytes of a network file
-MOST_FOLDERS = 64  # of its entries: each may be open
 # Bytes: the daemon and its runtime read these, and wait for a pipe.
 USERS, MOST_USERS = ("/etc/passwd", "/etc/group"), 16 << 20
 _FOLDERS = {".": 0o755, "pts": 0o755, "shm": 0o1777, "mqueue": 0o1777}  # of /dev
@@ -46,31 +44,6 @@ _STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
 class Unusual(Exception):
     """Something is there that only a program in the container, or the daemon, can transfer."""
-
-
-@dataclass(slots=True)
-class _Entry:
-    """`content`: None = a folder. `time`: of its last change, in nanoseconds."""
-
-    mode: int
-    time: int
-    content: bytes | None = None
-
-
-@dataclass(slots=True)
-class _Tree:
-    """Entries by relative path, folders before what is in them. `left`: bytes that it may still take."""
-
-    entries: dict[str, _Entry] = field(default_factory=dict)
-    left: int = MOST_BYTES
-    folders: int = 0
-
-    def add(self, path: str, entry: _Entry) -> None:
-        self.left -= len(entry.content or b"")
-        self.folders += entry.content is None
-        if self.left < 0 or self.folders > MOST_FOLDERS or len(self.entries) >= MOST_ENTRIES:
-            raise Unusual(path)
-        self.entries[path] = entry
 
 
 def copy_logs(name: str, source: str, target: Path, first: Sequence[str] = (), chosen: Chosen = all_files) -> int:
@@ -159,39 +132,55 @@ class _Logs:
             self._left_out += 1
         elif self._chosen(path):
             try:
-                entry = _read(os.open(parts[-1], READ, dir_fd=folder), self._into.room)
+                found, content = _read(os.open(parts[-1], READ, dir_fd=folder), self._into.room)
             except (OSError, Unusual):
                 self._left_out += 1
             else:
-                content = entry.content or b""
-                self._into.add_file(parts, entry.mode, entry.time, len(content), io.BytesIO(content))
+                self._into.add_file(parts, found.st_mode, found.st_mtime_ns, len(content), io.BytesIO(content))
 
 
 def copy_in(name: str, source: Path, target: str) -> None:
     """Put the contents of `source` into the container's folder `target`, made if missing; owned by root, modes kept.
 
-    Files that are there are replaced. Raises Unusual, also when a part was written; OSError of `source`.
+    Files that are there are replaced. Raises Unusual, also when a part was written.
     """
-    tree = _Tree()
-    with contextlib.ExitStack() as opened:
-        own = os.open(source.resolve(), FOLDER)
-        opened.callback(os.close, own)
-        _read_folder(own, tree, opened)
-    with _entered(name) as root, contextlib.ExitStack() as opened:
-        folder = root
-        for part in _parts(target):
-            folder = _made(part, folder, 0o755, opened)
-        folders = {"": folder}
-        for path, entry in tree.entries.items():
-            above, _, last = path.rpartition("/")
-            if entry.content is None:
-                folders[path] = _made(last, folders[above], entry.mode, opened)
-            else:
-                _write(last, folders[above], entry)
-        for path in reversed(folders):
-            if path:
-                os.fchmod(folders[path], tree.entries[path].mode)
-                os.utime(folders[path], ns=(tree.entries[path].time, tree.entries[path].time))
+    source, folders = source.resolve(), list[tuple[list[str], os.stat_result]]()
+    with _entered(name) as root:
+        for path in (source, *sorted(source.rglob("*"))):
+            parts, found = [*_parts(target), *path.relative_to(source).parts], path.lstat()
+            with contextlib.ExitStack() as opened:
+                if stat.S_ISDIR(found.st_mode):
+                    _below(parts, root, opened)
+                    folders.append((parts, found))
+                elif stat.S_ISREG(found.st_mode):
+                    _write(parts[-1], _below(parts[:-1], root, opened), path, found)
+                else:
+                    raise Unusual(path)
+        for parts, found in reversed(folders[1:]):
+            with contextlib.ExitStack() as opened:
+                _finish(_below(parts, root, opened), found)
+
+
+def _below(parts: Sequence[str], folder: int, opened: contextlib.ExitStack) -> int:
+    """The folder below an open one, made if missing."""
+    for part in parts:
+        folder = _made(part, folder, 0o755, opened)
+    return folder
+
+
+def _write(name: str, folder: int, source: Path, found: os.stat_result) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    with source.open("rb") as content, open(os.open(name, NEW, 0o600, dir_fd=folder), "wb") as file:
+        shutil.copyfileobj(content, file)
+        file.flush()
+        os.fchown(file.fileno(), 0, 0)
+        _finish(file.fileno(), found)
+
+
+def _finish(descriptor: int, found: os.stat_result) -> None:
+    os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
+    os.utime(descriptor, ns=(found.st_mtime_ns, found.st_mtime_ns))
 
 
 def renew(name: str, folders: Mapping[str, int], away: str) -> None:
@@ -242,13 +231,13 @@ def changed_system(name: str, network: Mapping[str, str]) -> list[str]:
         known = [path for path in network if path not in changed]
         changed += [path for path in known if not is_same(_content(names[path], folder), network[path])]
         changed += ["/dev"] if _has_other_devices(root, opened) else []
-        old = noted.folder if (noted := root_of(name)) else os.fstat(root)
+        old = one.root if (one := noted(name)) and one.root else os.fstat(root)
         is_old = _rights(root, ".") == (old.st_mode, old.st_uid, old.st_gid, 0, 0)
         return changed if is_old else ["/", *changed]
 
 
 def _content(name: str, folder: int) -> str:
-    return (_read(os.open(name, READ, dir_fd=folder), _MOST_NETWORK).content or b"").decode(errors="replace")
+    return _read(os.open(name, READ, dir_fd=folder), _MOST_NETWORK)[1].decode(errors="replace")
 
 
 def _rights(folder: int, name: str) -> tuple[int, ...]:
@@ -299,16 +288,16 @@ def _has_other_devices(root: int, opened: contextlib.ExitStack) -> bool:
 @contextlib.contextmanager
 def _entered(name: str) -> Iterator[int]:
     """The container's root folder, as it was noted. Every other fault of the container's files is Unusual, too."""
-    noted = root_of(name)
-    if noted is None:
+    one = noted(name)
+    if one is None or one.root is None:
         raise Unusual(name)
     with contextlib.ExitStack() as opened:
         try:
-            process = opened.enter_context(process_folder(noted.pid))
+            process = opened.enter_context(process_folder(one.pid))
             root = os.open("root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
             opened.callback(os.close, root)
             # PIDs are used again; the agent can make PID 1 change its root
-            if began(process) != noted.began or not os.path.samestat(os.fstat(root), noted.folder):
+            if began(process) != one.began or not os.path.samestat(os.fstat(root), one.root):
                 raise Unusual(name)
             yield root
         except OSError as error:
@@ -343,39 +332,9 @@ def _made(part: str, above: int, mode: int, opened: contextlib.ExitStack) -> int
     return folder
 
 
-def _read_folder(folder: int, tree: _Tree, opened: contextlib.ExitStack) -> None:
-    device, waiting = os.fstat(folder).st_dev, [(folder, "")]
-    while waiting:
-        above, prefix = waiting.pop()
-        with os.scandir(above) as entries:
-            names = sorted(entry.name for entry in itertools.islice(entries, MOST_ENTRIES + 1))
-        for name in names:
-            found = os.stat(name, dir_fd=above, follow_symlinks=False)
-            if found.st_dev != device:
-                raise Unusual(name)
-            if stat.S_ISDIR(found.st_mode):
-                tree.add(prefix + name, _Entry(found.st_mode & 0o7777, found.st_mtime_ns))
-                waiting.append((_opened(name, above, opened), f"{prefix}{name}/"))
-            elif stat.S_ISREG(found.st_mode):
-                tree.add(prefix + name, _read(os.open(name, READ, dir_fd=above), tree.left))
-            else:
-                raise Unusual(name)
-
-
-def _read(descriptor: int, limit: int) -> _Entry:
+def _read(descriptor: int, limit: int) -> tuple[os.stat_result, bytes]:
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > limit:
             raise Unusual
-        return _Entry(found.st_mode & 0o7777, found.st_mtime_ns, file.read(limit))
-
-
-def _write(name: str, folder: int, entry: _Entry) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
-    with open(os.open(name, NEW, 0o600, dir_fd=folder), "wb") as file:
-        file.write(entry.content or b"")
-        file.flush()
-        os.fchown(file.fileno(), 0, 0)
-        os.fchmod(file.fileno(), entry.mode)
-        os.utime(file.fileno(), ns=(entry.time, entry.time))
+        return found, file.read(limit)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, override
 
-from harbortrainer.docker.box.first_process import parent_of, root_of
+from harbortrainer.docker.box.first_process import noted, parent_of
 from harbortrainer.docker.box.first_shell import DOCKER_FRAME, STDERR
 from harbortrainer.docker.box.root_folder import Unusual, check_users
 
@@ -56,10 +56,10 @@ def _runtime(container: str) -> tuple[list[str], Path]:
 
     Raises what _STRANGE has.
     """
-    if (noted := root_of(container)) is None:
+    if (one := noted(container)) is None:
         raise Unusual(container)
-    bundle = Path(f"/proc/{parent_of(noted.pid)}/cwd").readlink()
-    if int((bundle / "init.pid").read_text()) != noted.pid:
+    bundle = Path(f"/proc/{parent_of(one.pid)}/cwd").readlink()
+    if int((bundle / "init.pid").read_text()) != one.pid:
         raise Unusual(container)
     options = json.loads((bundle / "options.json").read_bytes())
     if (program := shutil.which(options["binary_name"])) is None:

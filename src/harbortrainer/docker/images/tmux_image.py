@@ -93,7 +93,7 @@ def _has_tmux(image: str, config: Mapping[str, Any], run_id: str) -> bool:
     variables = dict(one.partition("=")[::2] for one in config.get("Env") or ())
     folders = [one for one in (variables.get("PATH") or _DEFAULT_PATH).split(":") if one.startswith("/")]
     client = engine()
-    with one_off(image, ["true"], run_id) as made:
+    with one_off(image, run_id) as made:
         url = f"{client.base_url}/containers/{made}/archive"
         answers = (client.head(url, params={"path": f"{folder}/tmux"}).status_code for folder in folders)
         return any(status == HTTPStatus.OK for status in answers)

@@ -12,10 +12,11 @@ _MOST_NUMBER = 1 << 31
 
 
 def only_adds(old: bytes, new: bytes | None, words: Collection[str], told: Collection[str] = ()) -> bool:
-    """Return whether `new` has all lines of `old`, and nothing more but accounts, `words` as members of old groups, and
-    for `words` another password, or a program of the system as shell.
+    """Return whether `new` differs from `old` by accounts alone that are the work's.
 
-    New accounts have numbers of their own, and names of `words`, or such as are none of `told`.
+    Every old line stays. An old group may get members of `words`; an old account of `words`, but for root, another
+    password or a program of the system as its shell. A new account has a number of its own, not root's, and a name of
+    `words`, or one that is not in `told`.
     """
     lines = [text.decode(errors="replace").split("\n") for text in (old, new or b"")]
     numbers = {_number(line.split(":")) for line in lines[0]} - {""}

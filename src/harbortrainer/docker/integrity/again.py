@@ -11,7 +11,6 @@ from harbor.models.trial.paths import TrialPaths
 
 from harbortrainer.docker.box.container import committed
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
-from harbortrainer.docker.box.network_files import removal_script
 from harbortrainer.docker.box.root_folder import Unusual, drop_attributes
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.integrity.accounts import LISTS, only_adds
@@ -189,10 +188,10 @@ class Again:
         known = {one.path for one in found.changes}.union(held)
         new = [one for one in now.contents if one.path not in known and not is_made_anew(one.path)]
         undone = sorted({*changes, *new, *self._emptied(now, {*changes, *new})})
-        removed = await call(put_back, to.container, undone, environment.container, image, environment.run_id)
+        scripts = await call(put_back, to.container, undone, environment.container, image, environment.run_id)
         with contextlib.suppress(Unusual):  # where this process is not root, none is seen
             await call(drop_attributes, to.container, [one.path for one in undone if one.kind is ChangeKind.CHANGED])
-        for script in removal_script(removed):
+        for script in scripts:
             await to.exec(script, user="root")
 
     def _emptied(self, now: Survey, undone: Collection[FileChange]) -> Iterator[FileChange]:

@@ -4,22 +4,21 @@ import contextlib
 import logging
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.docker.box.command import IN_SHELL, ShellCommand
 from harbortrainer.docker.box.container import NETWORK_FILES
-from harbortrainer.docker.box.first_process import first_of
-from harbortrainer.docker.box.network_files import READ_NETWORK, network_files, network_script, parse_network
+from harbortrainer.docker.box.network_files import READ_NETWORK, is_same, parse_network
 from harbortrainer.docker.box.root_folder import Unusual, changed_system, renew
 from harbortrainer.docker.box.shell import Output, Shells
-from harbortrainer.docker.daemon import call, engine, first_process
+from harbortrainer.docker.daemon import call, pid_of
 from harbortrainer.docker.images.image import Image
+from harbortrainer.docker.integrity import processes
 from harbortrainer.docker.integrity.asked import Footprint, without_numbers
 from harbortrainer.docker.integrity.change import is_made_anew
 from harbortrainer.docker.integrity.living import shown
-from harbortrainer.docker.integrity.processes import Processes
 from harbortrainer.docker.integrity.restore import Stamps, Survey, restore_folder, stamps, survey
 from harbortrainer.docker.integrity.watch import Process, look
 from harbortrainer.errors import one_line
@@ -50,8 +49,8 @@ done; true"""
 # Before the agent acts: makes Harbor's folders and lists what the image has. Builtins only: processes cost time.
 _LISTED = f"""for f in {_TESTS}/* {_TESTS}/.[!.]* {_TESTS}/..?*; do [ -e "$f" ] && echo {_TESTS} && break; done
 {READ_NETWORK}"""
-# Prints "D /dev" where the agent moved devices, put files in their place or took rights, "D /" where it took those;
-# "N FILE" for network files.
+# Prints "D /dev" where the agent moved devices, put files in their place or took rights, "D FILE" for network files and
+# "D /" where it took those.
 _DEVICES = """d=
 for l in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do
 [ -L /dev/${l%:*} ] && [ /dev/${l%:*} -ef /proc/self/${l#*:} ] || d=1
@@ -59,7 +58,7 @@ done
 [ -z "$(command -v stat)" ] || {
 [ "$(cd /dev && echo $(stat -c %a:%t:%T null zero full random urandom tty . pts shm mqueue))" = \\
 "666:1:3 666:1:5 666:1:7 666:1:8 666:1:9 666:5:0 755:0:0 755:0:0 1777:0:0 1777:0:0" ] || d=1
-for f in NETWORK; do [ "$(stat -c %a $f)" = 644 ] || echo "N $f"; done
+for f in NETWORK; do [ "$(stat -c %a $f)" = 644 ] || echo "D $f"; done
 case $(stat -c %A /) in ?r?xr-xr-x) ;; *) echo 'D /';; esac
 }
 [ -z "$d" ] || echo 'D /dev'
@@ -79,7 +78,7 @@ chmod 755 {_TESTS} && chmod 777 {_REWARDS}"""
 
 class AgentPhases:
     """The agent's phases in a container. `before`: paths written before the agent acted; `first`: what processes were
-    called then that still are, by number.
+    called then that still are, by number; `kept`: services of the image, as the daemon's machine numbers them.
 
     `closed`: its phase was closed; `mounted`: what had changed then of its network files, devices and root, which no
     layer shows; `found`: what the container had changed when that was noted last.
@@ -87,12 +86,12 @@ class AgentPhases:
 
     def __init__(self, container: str, shells: Shells, run_id: str) -> None:
         self.closed = False
+        self.kept = frozenset[int]()
         self.found: Survey | None = None
         self.mounted: tuple[str, ...] = ()
         self._container = container
         self._shells = shells
         self._run_id = run_id
-        self._processes = Processes(container, shells)
         self._image: Image | None = None
         self._network: Mapping[str, str] = {}  # the content of each file that Docker mounts
         self.before: Stamps = {}
@@ -123,7 +122,7 @@ class AgentPhases:
             await self._end_verifier()
         elif self._image:
             if self._image.entrypoint:
-                await self._processes.note()
+                self.kept = await processes.services(self._container)
             self.before, self.first = await call(stamps, self._container), await call(_shown, self._container)
         self._noted, self.closed = True, False
 
@@ -139,7 +138,7 @@ class AgentPhases:
         self.closed, self.mounted = True, tuple(changed)
         self.first = dict(self.first.items() & now.items())
         if left:
-            await self._make_ready("\n".join([IN_SHELL, *left, "true"]))
+            await self._make_ready(left)
         if self.image_has_tests:
             await call(restore_folder, self._container, self._image, _TESTS, self._run_id)
         self._shells.drop()
@@ -148,10 +147,11 @@ class AgentPhases:
         """Note what the container has changed. Raises docker.errors.APIError."""
         self.found = await call(survey, self._container, self.before)
 
-    async def _make_ready(self, script: str) -> None:
+    async def _make_ready(self, scripts: Sequence[str]) -> None:
         """Do in the container what could not be done from outside."""
+        command = ShellCommand("\n".join([IN_SHELL, *scripts, "true"]))
         try:
-            output = await self._shells.run(ShellCommand(script), user="root", seconds=CLOSE_SEC)
+            output = await self._shells.run(command, user="root", seconds=CLOSE_SEC)
         except (RuntimeError, TimeoutError) as error:  # no shell starts, or a program does not end
             why = one_line(error) or f"a program did not end within {CLOSE_SEC:g} s"
             _log.warning("%s could not be made ready for verification: %s", self._container, why)
@@ -159,8 +159,11 @@ class AgentPhases:
             return
         if output.return_code != 0:
             _log.warning("%s: %s and %s cannot be made again: %s", self._container, _TESTS, _REWARDS, _errors(output))
-        folders = [one for one in _SYSTEM if f"D {one}\n".encode() in output.stdout]
-        self.mounted = tuple(dict.fromkeys((*self.mounted, *network_files(output.stdout), *folders)))
+        printed = output.stdout.decode(errors="replace")
+        found = parse_network(printed) if READ_NETWORK in scripts else self._network
+        other = [file for file, known in self._network.items() if not (file in found and is_same(found[file], known))]
+        marked = [one for one in (*NETWORK_FILES, *_SYSTEM) if f"D {one}" in printed.split("\n")]
+        self.mounted = tuple(dict.fromkeys((*self.mounted, *other, *marked)))
 
     async def restore_mounted(self) -> None:
         """Give what is mounted its content and rights again; a device that is gone cannot be made here."""
@@ -176,11 +179,6 @@ class AgentPhases:
         """Call it after `prepare`: the container goes on with what `other` had."""
         self._image, self.image_has_tests = other._image, other.image_has_tests
         self._network, self.before = other._network, {}
-
-    @property
-    def kept(self) -> frozenset[int]:
-        """Processes of the image, as the daemon's machine numbers them."""
-        return self._processes.kept
 
     async def observe(self) -> Footprint:
         """Return what a task's solution has changed and leaves, which ran as the agent."""
@@ -206,18 +204,18 @@ class AgentPhases:
             if not works or time.monotonic() > give_up:
                 return left
 
-    async def end(self, processes: Iterable[int]) -> None:
+    async def end(self, pids: Iterable[int]) -> None:
         """End processes of the agent, as the container numbers them."""
-        if pids := [pid for pid in processes if pid > 1]:
+        if others := [pid for pid in pids if pid > 1]:
             await self._shells.run(
-                ShellCommand(f"kill -s KILL {' '.join(map(str, pids))} 2>/dev/null; true"), user="root"
+                ShellCommand(f"kill -s KILL {' '.join(map(str, others))} 2>/dev/null; true"), user="root"
             )
 
     async def relieve(self, limit: int) -> None:
         """End all processes if they have used up the container's `limit`, so that no command could start."""
-        if await self._processes.count() >= FULL * limit:
+        if await processes.count(self._container) >= FULL * limit:
             _log.warning("%s: all %d processes are in use; they are ended", self._container, limit)
-            await self._processes.end()
+            await processes.end(self._container, self._shells)
 
     async def _end_verifier(self) -> None:
         """End what the last step's verifier left, and the shells that ran it: the next phase could read the mode."""
@@ -229,7 +227,7 @@ class AgentPhases:
 def _shown(container: str) -> dict[int, str]:
     """What its processes are called; {} = they are not this machine's. Blocking."""
     with contextlib.suppress(OSError):
-        return shown(first_of(container) or first_process(engine().inspect_container(container)))
+        return shown(pid_of(container))
     return {}
 
 
@@ -242,7 +240,7 @@ def _unusual(container: str, network: Mapping[str, str]) -> tuple[list[str], lis
     try:
         changed += changed_system(container, network)
     except Unusual:
-        left += [network_script(network), _DEVICES]
+        left += [READ_NETWORK, _DEVICES]
     try:
         renew(container, {_TESTS: 0o755, _REWARDS: 0o777}, _AWAY)
     except Unusual:

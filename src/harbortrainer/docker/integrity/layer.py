@@ -9,11 +9,11 @@ import itertools
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
 
 from harbortrainer.docker.box.archive import READ
+from harbortrainer.docker.box.first_process import noted, overlay_of
 from harbortrainer.docker.box.root_folder import ATTRIBUTES
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_often_cleaned
@@ -22,64 +22,14 @@ from harbortrainer.docker.integrity.listed_layer import ListedLayer
 
 _CAP_SYS_ADMIN = 21  # without it the kernel hides overlayfs' own attributes
 _REDIRECT = "trusted.overlay.redirect"
-_MOST_FOLDERS = 1024
 MAX_COMPARED = 256 * 1024 * 1024  # of files with new times; more count as unchanged
 _PATH_MAX = 4096
 MOST_CHANGES = 100_000  # that are looked at
 _MOST_SORTED = 10_000  # all threads wait for a sort
 _GONE = (FileNotFoundError, NotADirectoryError)  # a process of the agent has removed it just now
-_folders: dict[str, tuple[str, tuple[str, ...]]] = {}  # by container; names are never used twice
 
 
-class Layer(Protocol):
-    def changes(self, root: str) -> Iterator[FileChange]:
-        """Yield every change at and below `root`; and, where a folder above it was removed or replaced, that folder."""
-        ...
-
-    def names(self, folder: str) -> list[str]:
-        """Return names in `folder` that were added, changed or removed, and folders in which something was."""
-        ...
-
-    def content(self, path: str) -> bytes | None:
-        """Return the content of the container's file;
-
-        None = no file is there, or one of more than MAX_CONTENT bytes.
-        """
-        ...
-
-    def of_image(self, path: str) -> bytes | None:
-        """Return the content of the image's file, or of what took its place; None as for `content`."""
-        ...
-
-    def original(self, path: str) -> bytes | None:
-        """Return the content of the image's file; None as for `content`."""
-        ...
-
-    def in_image(self, path: str) -> bool:
-        """Return whether the image has something there."""
-        ...
-
-    def target(self, path: str) -> str:
-        """Return the target of a link; "" = no link is there."""
-        ...
-
-    def is_plain(self, path: str) -> bool:
-        """Say whether a regular file with content is there. If the image has it: of the same rights, and not a copy."""
-        ...
-
-    def is_same(self, path: str) -> bool:
-        """Say whether a regular file has the image's content; False where that cannot be read."""
-        ...
-
-    @property
-    def whole(self) -> bool:
-        """Whether all changes are known."""
-        ...
-
-    @property
-    def image(self) -> "ImageFiles | None":
-        """The image's files; None = they cannot be read from here."""
-        ...
+type Layer = OverlayLayer | ListedLayer
 
 
 def layer_of(container: str, *, listed: bool = True) -> Layer | None:
@@ -87,26 +37,18 @@ def layer_of(container: str, *, listed: bool = True) -> Layer | None:
 
     `listed` false: None where only `docker diff` could tell.
     """
-    known = _folders.get(container)
-    upper, lowers = known or remember_folders(container, engine().inspect_container(container))
+    one = noted(container)
+    upper, *lowers = one.overlay if one else overlay_of(engine().inspect_container(container))
     if upper and _may_see_all() and os.access(upper, os.R_OK | os.X_OK):
         return OverlayLayer(upper, lowers)
     return ListedLayer.of(container) if listed else None
 
 
-def remember_folders(name: str, inspected: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Get the overlay's upper folder and lower ones, which a container keeps through its life; "" = another driver."""
-    driver = inspected.get("GraphDriver") or {}
-    data = driver.get("Data") or {}
-    upper = data.get("UpperDir") if driver.get("Name") == "overlay2" else None
-    if len(_folders) >= _MOST_FOLDERS:
-        _folders.pop(list(_folders)[0], None)  # noqa: RUF015 -- threads add others meanwhile
-    _folders[name] = upper or "", tuple(str(data.get("LowerDir") or "").split(":"))
-    return _folders[name]
-
-
 class OverlayLayer:
-    """overlayfs' upper folder: the container wrote what is in it. Its links are not followed."""
+    """overlayfs' upper folder: the container wrote what is in it. Its links are not followed.
+
+    `whole`: all changes are known; `image`: its files.
+    """
 
     whole = True
 
@@ -118,6 +60,7 @@ class OverlayLayer:
         self.image = ImageFiles(lowers)
 
     def changes(self, root: str) -> Iterator[FileChange]:
+        """Yield every change at and below `root`; and, where a folder above it was removed or replaced, that folder."""
         for part in (one for one in way(root) if one != root):
             mode = self._mode(part)
             if not mode:
@@ -191,6 +134,7 @@ class OverlayLayer:
         return is_timed or entry.st_atime_ns > time.time_ns() or _rights(self._upper + path) != _rights(found)
 
     def is_plain(self, path: str) -> bool:
+        """Say whether a regular file with content is there. If the image has it: of the same rights, and not a copy."""
         if not stat.S_ISREG(self._mode(path)):
             return path in self._deep
         found = self.image.find(path)
@@ -210,6 +154,7 @@ class OverlayLayer:
         return self._compare(path, entry.st_size, found) is False
 
     def is_same(self, path: str) -> bool:
+        """Say whether a regular file has the image's content; False where that cannot be read."""
         found = self.image.find(path)
         with contextlib.suppress(*_GONE):
             size = os.lstat(self._upper + path).st_size
@@ -224,21 +169,26 @@ class OverlayLayer:
         return None if new is None else new == _content_of(found)
 
     def names(self, folder: str) -> list[str]:
+        """Return names in `folder` that were added, changed or removed, and folders in which something was."""
         return _names(self._upper + folder) if stat.S_ISDIR(self._mode(folder)) else []
 
     def content(self, path: str) -> bytes | None:
+        """Return a file's content; None = no file is there, or one of more than MAX_CONTENT bytes."""
         return _content_of(self._upper + path) if stat.S_ISREG(self._mode(path)) else None
 
     def of_image(self, path: str) -> bytes | None:
+        """Return the same of the image's file."""
         found = self.image.find(path)
         return None if found is None else _content_of(found)
 
     original = of_image
 
     def in_image(self, path: str) -> bool:
+        """Return whether the image has something there."""
         return self.image.find(path) is not None
 
     def target(self, path: str) -> str:
+        """Return the target of a link; "" = no link is there."""
         with contextlib.suppress(OSError):
             return os.readlink(self._upper + path) if stat.S_ISLNK(self._mode(path)) else ""
         return ""

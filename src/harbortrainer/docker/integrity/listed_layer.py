@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from harbortrainer.docker.box.archive import entry, raise_for_status, stat_of, url_of
+from harbortrainer.docker.box.archive import GO_FOLDER, entry, raise_for_status, stat_of, url_of
 from harbortrainer.docker.box.one_off import one_off
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
@@ -22,15 +22,13 @@ from harbortrainer.docker.integrity.image_files import content, way
 
 MAX_LISTED = 4 * 1024 * 1024  # of what `docker diff` lists
 _MODIFIED, _ADDED, _DELETED = 0, 1, 2  # kinds of change in `docker diff`
-_GO_DIRECTORY = 1 << 31  # a bit of Go's file modes
 _PIECE = 1024 * 1024
 _MOST_KEPT, _MOST_SIZE = 64, 64 * 1024  # of an image's files
-_NOT_STARTED = ("true",)  # a container whose files are read
 _MOST_IMAGES = 64
 
 
 class ListedLayer:
-    """What `docker diff` lists. A folder is listed as changed also when only something in it has changed."""
+    """What `docker diff` lists, as OverlayLayer shows it. A folder in which something has changed is listed, too."""
 
     image = None
 
@@ -76,6 +74,7 @@ class ListedLayer:
         return _content_in(self._container, path)
 
     def of_image(self, path: str) -> bytes | None:
+        """Return the content of the image's file, or of what took its place."""
         return self.content(path) if path not in self._kinds or self._kinds[path] == _MODIFIED else None
 
     def in_image(self, path: str) -> bool:
@@ -99,7 +98,7 @@ class ListedLayer:
         known = _originals(self._image)  # small ones are read once: the container takes a tenth of a second
         if path in known:
             return known[path]
-        with one_off(self._image, _NOT_STARTED, "layer") as made:
+        with one_off(self._image, "layer") as made:
             found = _content_in(made, path)
         if len(known) < _MOST_KEPT and len(found or b"") <= _MOST_SIZE:
             known[path] = found
@@ -109,7 +108,7 @@ class ListedLayer:
         """Whether a folder has other rights than in the image, or is none there."""
         known = _image_rights(self._image)
         if folder not in known:
-            with one_off(self._image, _NOT_STARTED, "layer") as made:
+            with one_off(self._image, "layer") as made:
                 known[folder] = _rights_of(made, folder)
         return _rights_of(self._container, folder) != known[folder]
 
@@ -120,7 +119,7 @@ class ListedLayer:
 
     def _is_folder(self, path: str) -> bool:
         found = self._stat(path)
-        return found is not None and bool(found["mode"] & _GO_DIRECTORY)
+        return found is not None and bool(found["mode"] & GO_FOLDER)
 
     def _stat(self, path: str) -> dict[str, Any] | None:
         return stat_of(self._container, path)

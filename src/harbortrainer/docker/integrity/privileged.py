@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from docker.errors import ImageNotFound
 from docker.types import LogConfig
@@ -28,18 +27,7 @@ _LIBRARIES = ("lib", "lib64", "usr")
 _CHUNK = 1 << 16
 
 
-class RootProgram(Protocol):
-    """A running program. `lines`: its output, until it ends; errors too."""
-
-    def send(self, line: bytes) -> None:
-        """Raises OSError when it has ended."""
-        ...
-
-    def chunks(self) -> Iterator[bytes]: ...
-
-    def close(self) -> None:
-        """End its standard input."""
-        ...
+type RootProgram = _Beside | _InContainer
 
 
 def start(module: str, run_id: str) -> RootProgram:
@@ -55,7 +43,7 @@ def words_of(module: str) -> list[str]:
 
 
 class _Beside:
-    """A process of this machine."""
+    """A process of this machine. Its errors are output, too."""
 
     def __init__(self, words: list[str]) -> None:
         pipe = subprocess.PIPE
@@ -67,14 +55,17 @@ class _Beside:
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def send(self, line: bytes) -> None:
+        """Raises OSError when it has ended."""
         self._stdin.write(line)
         self._stdin.flush()
 
     def chunks(self) -> Iterator[bytes]:
+        """Yield its output, until it ends."""
         while data := os.read(self._stdout.fileno(), _CHUNK):
             yield data
 
     def close(self) -> None:
+        """End its standard input."""
         with contextlib.suppress(OSError):
             self._stdin.close()
         try:

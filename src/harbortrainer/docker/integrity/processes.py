@@ -22,31 +22,25 @@ class _Process:
     command: str
 
 
-class Processes:
-    """The processes of a container. `kept`: the services that `note` found before the agent acted."""
+async def services(container: str) -> frozenset[int]:
+    """Return what the image's entrypoint has started, without the terminal. Call it before the agent acts."""
+    first: int = (await call(engine().inspect_container, container))["State"]["Pid"]
+    return frozenset(_services(await call(_running, container), first))
 
-    def __init__(self, container: str, shells: Shells) -> None:
-        self._container = container
-        self._shells = shells
-        self.kept: frozenset[int] = frozenset()
 
-    async def note(self) -> None:
-        """Note the services that the image's entrypoint has started, without the terminal."""
-        first: int = (await call(engine().inspect_container, self._container))["State"]["Pid"]
-        self.kept = frozenset(_services(await call(_running, self._container), first))
+async def count(container: str) -> int:
+    return len(await call(_running, container))
 
-    async def count(self) -> int:
-        return len(await call(_running, self._container))
 
-    async def end(self) -> None:
-        """Kill all but the first, services too, and wait until they are gone, SEEN_SEC at most."""
-        with contextlib.suppress(TimeoutError, ShellGone, DockerException, OSError):
-            await self._shells.last_words("kill -s KILL -- -1", SIGNAL_SEC)
-            give_up = time.monotonic() + SEEN_SEC
-            while time.monotonic() < give_up:
-                if sum(one.state != "Z" for one in await call(_running, self._container)) <= 1:
-                    return
-                await asyncio.sleep(PAUSE_SEC)
+async def end(container: str, shells: Shells) -> None:
+    """Kill all but the first, services too, and wait until they are gone, SEEN_SEC at most."""
+    with contextlib.suppress(TimeoutError, ShellGone, DockerException, OSError):
+        await shells.last_words("kill -s KILL -- -1", SIGNAL_SEC)
+        give_up = time.monotonic() + SEEN_SEC
+        while time.monotonic() < give_up:
+            if sum(one.state != "Z" for one in await call(_running, container)) <= 1:
+                return
+            await asyncio.sleep(PAUSE_SEC)
 
 
 def _running(container: str) -> list[_Process]:

@@ -9,6 +9,8 @@ import functools
 import io
 import itertools
 import posixpath
+import re
+import shlex
 import tarfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,8 +25,8 @@ from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_mad
 from harbortrainer.docker.integrity.image_files import ImageFiles, way
 from harbortrainer.docker.integrity.layer import MOST_CHANGES, Layer, layer_of
 
+_MANY = 200  # paths for one rm
 NOTHING = "/.put-away"  # does not exist
-_NOT_STARTED = ("true",)  # of a container whose files are read
 Stamps = dict[str, tuple[int, int]]
 
 
@@ -110,7 +112,7 @@ def stamps(container: str) -> Stamps:
 
 
 def put_back(container: str, changes: Sequence[FileChange], source: str, image: Image, run_id: str) -> list[str]:
-    """Undo changes of the container `source` in `container`. Returns paths that a shell has to remove.
+    """Undo changes of the container `source` in `container`. Returns scripts that remove what only hides there.
 
     Raises docker.errors.APIError.
     """
@@ -124,7 +126,25 @@ def put_back(container: str, changes: Sequence[FileChange], source: str, image: 
         if copies or added:
             engine().put_archive(container, "/", _packed(_members(copies, added, files)))
             files.put_folders(container)
-    return added
+    return removal_scripts(added)
+
+
+def removal_scripts(paths: Sequence[str]) -> list[str]:
+    """Return scripts that remove the paths."""
+    return [f"rm -rf -- {' '.join(map(_pattern, paths[at : at + _MANY]))}" for at in range(0, len(paths), _MANY)]
+
+
+def _pattern(path: str) -> str:
+    """`docker diff` writes U+FFFD for each byte of a name that is no UTF-8: other such names go, too."""
+    return "[!!-~]*".join(map(_quoted, re.split("\ufffd+", path)))
+
+
+def _quoted(path: str) -> str:
+    """For a shell whose input is UTF-8: other bytes and line breaks pass through printf."""
+    if re.fullmatch(r"[ -~]*", path):
+        return shlex.quote(path)
+    octal = "".join(f"\\0{byte:03o}" for byte in path.encode(errors="surrogateescape"))
+    return f"\"$(printf %b '{octal}')\""
 
 
 Member = tuple[tarfile.TarInfo, bytes | str]  # a file's content, or where it is on this machine
@@ -191,7 +211,7 @@ class ImageSource:
 
     def _source(self) -> str:
         if not self._container:
-            self._container = self._undo.enter_context(one_off(self._image.reference, _NOT_STARTED, self._run_id))
+            self._container = self._undo.enter_context(one_off(self._image.reference, self._run_id))
         return self._container
 
 
@@ -212,7 +232,7 @@ def _members_of(path: str, files: ImageFiles, *, deep: bool) -> Iterator[Member]
 
 def restore_folder(container: str, image: Image, folder: str, run_id: str) -> None:
     """Copy the image's files of `folder` into the container's. Raises docker.errors.APIError."""
-    with one_off(image.reference, _NOT_STARTED, run_id) as source:
+    with one_off(image.reference, run_id) as source:
         _copy_folder(source, container, folder)
 
 

@@ -68,8 +68,8 @@ class Trace:
     listen, or bound a name, on something else. `links`: how often they made a symbolic link.
     """
 
-    def __init__(self, instance: "Instance", machine: str) -> None:
-        self.instance = instance
+    def __init__(self, traces: "Traces", machine: str) -> None:
+        self._traces = traces
         self._calls, self._links = syscalls.CALLS[machine], syscalls.LINKS[machine]
         self._moves, self._changes = syscalls.MOVES[machine], syscalls.CHANGES[machine]
         self._listens, self._binds = syscalls.LISTEN[machine], syscalls.BIND[machine]
@@ -91,13 +91,13 @@ class Trace:
 
     def follow(self, threads: set[int]) -> None:
         """Follow these threads too, and all that they start from now on. Raises OSError."""
-        self.instance.follow(self, threads)
+        self._traces.follow(self, threads)
         self.followed |= threads
 
     def take(self) -> list[Call]:
         """Return the calls since the last time, at most MOST_CALLS; takes in `forked`, too."""
-        with self.instance.lock:
-            self.instance.read()
+        with self._traces.lock:
+            self._traces.read()
             found, self._found = self._found, []
         self.lost |= len(found) > MOST_CALLS
         return found[:MOST_CALLS]
@@ -163,39 +163,64 @@ def _owner(command: int, whom: int) -> Call | None:
     return Call(syscalls.SIGNAL, 0) if command == syscalls.OWN_EX else None
 
 
-class Instance:
+class Traces:
     """An instance of the tracer, which all containers share: an event belongs to the one whose thread makes it.
 
     The kernel makes changes of all its instances one after another, and each takes 50 ms and more: several instances
-    would take several times as long. `lent`: the containers' traces.
+    would take several times as long. `why`: containers cannot be traced; "" = they can.
     """
 
-    def __init__(self, root: str, machine: str) -> None:
-        """Raises OSError."""
-        self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+    def __init__(self, mounted: str = MOUNTED) -> None:
+        """`mounted`: where tracefs is expected; elsewhere it is mounted for this program alone."""
+        self.why, self._machine = "", os.uname().machine
         self.lock, self._writing = threading.Lock(), threading.Lock()  # the second is taken first
         self._waiting: set[int] = set()  # threads that are to be followed
-        self.lent: set[Trace] = set()
+        self._lent: set[Trace] = set()
         self._recording = False
         self._owners: dict[int, Trace | None] = {}  # None: of a container that is not watched any more
         self._strays: dict[int, list[bytes]] = {}  # of threads whose start was written at the same time
         self._n_strays = 0
+        self._undo = contextlib.ExitStack()
+        if self._machine not in syscalls.CALLS:
+            self.why = f"a processor of the kind {self._machine}"
+            return
+        try:
+            with self._undo:
+                self._begin(mounted)
+                self._undo = self._undo.pop_all()
+        except OSError as error:
+            self.why = f"tracefs: {error}"
+
+    def _begin(self, root: str) -> None:
+        if not os.path.isdir(f"{root}/instances"):
+            mount = _own_mount()
+            self._undo.callback(os.close, mount)
+            root = f"/proc/self/fd/{mount}"
         with open("/proc/sys/kernel/pid_max") as file:
             self._most = min(MOST_FORKED, int(file.read()) // 4)
+        _remove_stale(f"{root}/instances")
+        self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         os.mkdir(self._folder)
-        with contextlib.ExitStack() as undo:
-            undo.callback(os.rmdir, self._folder)
-            # Nobody can remove the instance while this is open.
-            self._pipe = os.open(f"{self._folder}/trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            undo.callback(os.close, self._pipe)
-            self._write("buffer_size_kb", str(BUFFER_KB))
-            self._write("trace_clock", "global")  # a thread's start comes before what it does
-            self._write("options/event-fork", "1")
-            self._events = self._filtered(machine)
-            for event, kept in self._events.items():
-                if kept:
-                    self._write(f"events/{event}/filter", kept)
-            self._undo = undo.pop_all()
+        self._undo.callback(os.rmdir, self._folder)
+        # Nobody can remove the instance while this is open.
+        self._pipe = os.open(f"{self._folder}/trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._undo.callback(os.close, self._pipe)
+        self._write("buffer_size_kb", str(BUFFER_KB))
+        self._write("trace_clock", "global")  # a thread's start comes before what it does
+        self._write("options/event-fork", "1")
+        self._events = self._filtered(self._machine)
+        for event, kept in self._events.items():
+            if kept:
+                self._write(f"events/{event}/filter", kept)
+
+    def lend(self) -> Trace | None:
+        """Lend a trace; None where containers cannot be traced."""
+        if self.why:
+            return None
+        trace = Trace(self, self._machine)
+        with self.lock:
+            self._lent.add(trace)
+        return trace
 
     def _filtered(self, machine: str) -> dict[str, str]:
         """Event -> its filter; "" = none."""
@@ -283,21 +308,18 @@ class Instance:
             self._note(thread, event)
 
     def _lose(self) -> None:
-        for trace in self.lent:
+        for trace in self._lent:
             trace.lost = True
 
     def give_back(self, trace: Trace) -> None:
-        """Give what its threads do from now on to nobody; record nothing any more where nothing else is lent.
-
-        Raises OSError.
-        """
+        """Give what its threads do from now on to nobody; record nothing any more where nothing else is lent."""
         with self.lock:
-            self.lent.discard(trace)
+            self._lent.discard(trace)
             self._owners |= dict.fromkeys((*trace.followed, *trace.forked), None)
-            if self.lent:
+            if self._lent:
                 return
-        with self._writing, self.lock:
-            if not self.lent and self._recording:
+        with self._writing, self.lock, contextlib.suppress(OSError):
+            if not self._lent and self._recording:
                 for event in self._events:
                     self._write(f"events/{event}/enable", "0")
                 self._write("set_event_pid", "\n")
@@ -308,9 +330,9 @@ class Instance:
                 self._strays.clear()
                 self._n_strays = 0
 
-    def remove(self) -> None:
-        """Raises OSError."""
-        self._undo.close()
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._undo.close()
 
     def _write(self, name: str, text: str, mode: int = os.O_TRUNC) -> None:
         file = os.open(f"{self._folder}/{name}", os.O_WRONLY | os.O_CLOEXEC | mode)
@@ -320,53 +342,12 @@ class Instance:
             os.close(file)
 
 
-class Traces:
-    """The traces of this program. `why`: containers cannot be traced; "" = they can."""
-
-    def __init__(self, mounted: str = MOUNTED) -> None:
-        """`mounted`: where tracefs is expected; elsewhere it is mounted for this program alone."""
-        self.why = ""
-        self._instance: Instance | None = None
-        self._machine = os.uname().machine
-        self._root, self._mount = mounted, -1
-        if self._machine not in syscalls.CALLS:
-            self.why = f"a processor of the kind {self._machine}"
-            return
-        try:
-            if not os.path.isdir(f"{mounted}/instances"):
-                self._mount = _own_mount()
-                self._root = f"/proc/self/fd/{self._mount}"
-            self._remove_stale()
-            self._instance = Instance(self._root, self._machine)
-        except OSError as error:
-            self.why = f"tracefs: {error}"
-
-    def _remove_stale(self) -> None:
-        """Instances of programs that were killed; those of living ones are busy."""
-        for name in os.listdir(f"{self._root}/instances"):
-            if name.startswith(PREFIX):
-                with contextlib.suppress(OSError):
-                    os.rmdir(f"{self._root}/instances/{name}")
-
-    def lend(self) -> Trace | None:
-        """Lend a trace; None where containers cannot be traced."""
-        if (instance := self._instance) is None:
-            return None
-        trace = Trace(instance, self._machine)
-        with instance.lock:
-            instance.lent.add(trace)
-        return trace
-
-    def give_back(self, trace: Trace) -> None:
-        with contextlib.suppress(OSError):
-            trace.instance.give_back(trace)
-
-    def close(self) -> None:
-        if self._instance is not None:
+def _remove_stale(folder: str) -> None:
+    """Instances of programs that were killed; those of living ones are busy."""
+    for name in os.listdir(folder):
+        if name.startswith(PREFIX):
             with contextlib.suppress(OSError):
-                self._instance.remove()
-        if self._mount >= 0:
-            os.close(self._mount)
+                os.rmdir(f"{folder}/{name}")
 
 
 def _own_mount() -> int:

@@ -17,8 +17,8 @@ from typing import Any
 import requests
 from docker.errors import APIError, DockerException
 
-from harbortrainer.docker.box.first_process import first_of, shell_of
-from harbortrainer.docker.daemon import call, engine, first_process
+from harbortrainer.docker.box.first_process import noted
+from harbortrainer.docker.daemon import call, pid_of
 from harbortrainer.docker.integrity.privileged import RootProgram, start
 from harbortrainer.errors import one_line
 
@@ -265,8 +265,8 @@ def _forget(watcher: _Watcher, name: str) -> None:
 
 def _whose(container: str, kept: Collection[int]) -> dict[str, object]:
     """The container as a request names it."""
-    first = first_of(container) or first_process(engine().inspect_container(container))
-    return {"pid": first, "kept": sorted(kept), "shell": shell_of(container)}
+    first, one = pid_of(container), noted(container)
+    return {"pid": first, "kept": sorted(kept), "shell": one and one.shell}
 
 
 def _parsed(found: Any) -> Seen:

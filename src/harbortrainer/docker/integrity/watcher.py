@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from harbortrainer.docker.integrity.kernel_objects import objects_of
@@ -55,26 +55,18 @@ class Program:
                     for line in filter(None, lines):
                         threading.Thread(target=self._serve, args=(json.loads(line),), daemon=True).start()
                 elif (watch := self._by_descriptor.get(descriptor)) is not None:
-                    self._take(watch)
+                    self._look_at(watch, watch.take)
+                    if watch.lost:  # to watch on costs more than it shows
+                        self._leave(watch)
             for watch in traced:
-                self._take_calls(watch)
+                self._look_at(watch, watch.take_calls)
         self._traces.close()
 
-    def _take(self, watch: Watch) -> None:
+    def _look_at(self, watch: Watch, take: Callable[[], object]) -> None:
         if watch.lock.acquire(blocking=False):  # otherwise it ends just now
             try:
                 if not watch.ended:
-                    watch.take()
-            finally:
-                watch.lock.release()
-            if watch.lost:  # to watch on costs more than it shows
-                self._leave(watch)
-
-    def _take_calls(self, watch: Watch) -> None:
-        if watch.lock.acquire(blocking=False):
-            try:
-                if not watch.ended:
-                    watch.take_calls()
+                    take()
             finally:
                 watch.lock.release()
 

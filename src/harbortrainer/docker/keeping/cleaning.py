@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +36,7 @@ GB = 1000**3  # as Docker counts
 MAX_REFUSALS = 5  # of one removal, by a daemon that answers
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.2, 5.0  # before a removal is tried again
 DRAIN_SEC = 5.0
-END_SEC = 10.0  # for a container's processes to be killed by a program that is root
+END_SEC = 10.0  # for the processes of containers to be killed by a program that is root
 _LABELLED = {"label": f"{LABEL}=1"}
 _N_REAPERS = 4
 _DAY_SEC = 86400.0
@@ -56,14 +55,10 @@ class OwnedObject:
     created: float = 0.0  # seconds since 1970; 0 = not known
     id: str = ""  # a volume has none
 
-    def remove(self, end: Callable[[str], object] = end_all) -> str:
-        """Return why Docker refuses to remove it; "" = it is gone. Blocking. Raises docker.errors.DockerException.
-
-        `end`: kills the processes of a container.
-        """
+    def remove(self) -> str:
+        """Return why Docker refuses to remove it; "" = it is gone. Blocking. Raises docker.errors.DockerException."""
         try:
             if self.kind == "container":
-                end(self.id)
                 remove_container(self.name)
             elif self.kind == "network":
                 engine().remove_network(self.id)  # two may have one name
@@ -100,43 +95,27 @@ def owned_objects() -> Iterator[OwnedObject]:
             yield OwnedObject("image", name, image["Labels"] or {}, created, image["Id"])
 
 
-@contextlib.contextmanager
-def ending() -> Iterator[Callable[[str], None]]:
-    """Yield what kills the processes of a container: beside a trainer that is not root, a program started for it."""
-    ender = _Ender()
-    try:
-        yield end_all if os.geteuid() == 0 else ender.end
-    finally:
-        ender.close()
+def end_processes(things: Iterable[OwnedObject]) -> None:
+    """Kill the processes of the containers among `things`, if root can here: Docker removes them without that, too.
+
+    Beside a trainer that is not root, a program started for it does it. Blocking.
+    """
+    ids = [one.id for one in things if one.kind == "container"]
+    if os.geteuid() == 0:
+        for container in ids:
+            end_all(container)
+    elif ids:
+        with contextlib.suppress(OSError, DockerException, TimeoutError):
+            program = privileged.start(end_all.__module__, run_id="")
+            with contextlib.closing(program):
+                daemon_future(lambda: _end(program, ids)).result(END_SEC)
 
 
-class _Ender:
-    """A program that is root on the daemon's machine, if it can be; Docker removes containers without it, too."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._program: privileged.RootProgram | None = None
-        self._answers: Iterator[bytes] = iter(())
-        self._works = True
-
-    def end(self, container: str) -> None:
-        with self._lock:
-            if self._works:
-                try:
-                    self._ask(container)
-                except (OSError, DockerException, requests.RequestException, TimeoutError):
-                    self._works = False
-
-    def _ask(self, container: str) -> None:
-        if self._program is None:
-            self._program = privileged.start(end_all.__module__, run_id="")
-            self._answers = self._program.chunks()
-        self._program.send(f"{container}\n".encode())
-        daemon_future(lambda: next(self._answers, b"")).result(END_SEC)
-
-    def close(self) -> None:
-        if self._program is not None:
-            self._program.close()
+def _end(program: privileged.RootProgram, containers: Iterable[str]) -> None:
+    answers = program.chunks()
+    for one in containers:
+        program.send(f"{one}\n".encode())
+        next(answers, b"")
 
 
 def _seconds(time: str) -> float:
@@ -155,11 +134,12 @@ def reap(run_id: str | None = None) -> list[str]:
     docker.errors.DockerException when the daemon does not answer.
     """
     removed: list[str] = []
-    with ending() as end, ThreadPoolExecutor(_N_REAPERS, thread_name_prefix="docker-reap") as pool:
-        condemned = (thing for thing in owned_objects() if is_left_over(thing.labels, run_id))
+    condemned = [thing for thing in owned_objects() if is_left_over(thing.labels, run_id)]
+    end_processes(condemned)
+    with ThreadPoolExecutor(_N_REAPERS, thread_name_prefix="docker-reap") as pool:
         for kind, group in groupby(condemned, key=lambda thing: thing.kind):  # containers first: others depend on them
             things = list(group)
-            for thing, refusal in zip(things, pool.map(lambda thing: thing.remove(end), things), strict=True):
+            for thing, refusal in zip(things, pool.map(OwnedObject.remove, things), strict=True):
                 if refusal:
                     _log.warning("%s %s cannot be removed: %s", kind, thing.name, refusal)
                 else:
