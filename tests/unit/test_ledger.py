@@ -16,7 +16,7 @@ from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
 from harbortrainer.learning.treatment import UNFIT
 from harbortrainer.report.trials import read_trials
-from harbortrainer.run.ledger import Ledger
+from harbortrainer.run.ledger import Ledger, require_ledger
 from harbortrainer.run.trajectories import write_trajectory
 
 NAMES = A, B, C, D = tuple(str(TrialName("step", 0, 0, member)) for member in range(4))
@@ -89,11 +89,12 @@ def test_the_funnel_counts_each_trial_once(tmp_path: Path) -> None:
 
 def test_updates_that_are_made_again_count_once(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.steps_trained == 0
     for step in range(3):
         train(ledger, step, batch(1.0, 0.0))
     again = Ledger(tmp_path / "ledger.jsonl")
     again.resumed(1)  # the checkpoint was made after one batch
-    assert again.counts["trained"] == 2
+    assert (again.counts["trained"], again.steps_trained) == (2, 3), "what was undone was trained on, too"
     train(again, 1, batch(1.0, 0.0))
     assert again.counts["trained"] == Ledger(tmp_path / "ledger.jsonl").counts["trained"] == 4
 
@@ -179,6 +180,37 @@ def test_a_step_that_is_made_again_of_other_datums_is_told_loudly(
         f"disk or the settings have changed since; both records are in {tmp_path / 'ledger.jsonl'}"
     ]
     assert third["first_optimizer_step"] == 1 and again.counts["trained"] == 2
+
+
+def test_a_step_on_conversations_has_no_trials_and_names_each_conversation_once(tmp_path: Path) -> None:
+    ledger, sequences = Ledger(tmp_path / "ledger.jsonl"), batch(1.0, 0.0).sequences_D
+    ledger.taught(0, (*sequences, *sequences))
+    [record] = read_lines(tmp_path / "ledger.jsonl")
+    taken = {name: record[name] for name in ("event", "step", "trials", "conversations", "conversation_tokens")}
+    tokens = 2 * sum(len(one.tokens_T) for one in sequences)
+    assert taken == {
+        "event": "trained",
+        "step": 0,
+        "trials": [],
+        "conversations": [A, B],
+        "conversation_tokens": tokens,
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [("metrics.jsonl", {"global_step": 1}), ("checkpoints.jsonl", {"step": 2}), ("trajectories/step-0/t.npz", None)],
+)
+def test_work_that_no_ledger_counts_is_refused(tmp_path: Path, file: str, line: dict[str, int] | None) -> None:
+    for empty in ("metrics.jsonl", "checkpoints.jsonl"):
+        append_line(tmp_path / empty, {"global_step": 0, "step": 0})
+    require_ledger(tmp_path / "ledger.jsonl")
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    append_line(tmp_path / file, line or {})
+    with pytest.raises(UserError, match=r"resume=.*ledger.jsonl, which counts its trials and tokens, is missing"):
+        require_ledger(tmp_path / "ledger.jsonl")
+    run_trial(Ledger(tmp_path / "ledger.jsonl"), A)
+    require_ledger(tmp_path / "ledger.jsonl")
 
 
 def test_a_batch_that_was_trained_on_is_settled(tmp_path: Path) -> None:
