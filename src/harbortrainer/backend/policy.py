@@ -18,6 +18,7 @@ from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC, kind_of
 from harbortrainer.backend.datum import (
     CROSS_ENTROPY,
+    all_tokens,
     build_datums,
     check_rate,
     check_step,
@@ -27,7 +28,6 @@ from harbortrainer.backend.datum import (
 from harbortrainer.backend.faults import forgotten, no_weights, sdk_errors
 from harbortrainer.backend.own_loss import OwnLoss
 from harbortrainer.backend.saved_weights import SavedWeights
-from harbortrainer.backend.scores import scores
 from harbortrainer.backend.sessions import api_key
 from harbortrainer.config import RunSettings
 from harbortrainer.errors import BackendError, ServerLost, UserError, WeightsGone
@@ -360,3 +360,12 @@ async def about_state[T](backend: Backend, what: str, work: Awaitable[T], limit_
         if no_weights(error.__cause__):
             raise WeightsGone(str(error)) from error
         raise
+
+
+async def scores(
+    backend: Backend, client: tinker.SamplingClient, sequences_D: Sequence[TrainingSequence], whose: str
+) -> list[np.ndarray]:
+    """Return per sequence N natural logs, 0 for the first token. Raises BackendError, ServerLost."""
+    calls = [client.compute_logprobs(tinker.ModelInput.from_ints(s.tokens_T.tolist())) for s in sequences_D]
+    answers = await backend.wait(f"logprobs of {whose}", asyncio.gather(*calls), backend.limits.update_sec)
+    return [all_tokens(answer, len(s.tokens_T)) for answer, s in zip(answers, sequences_D, strict=True)]

@@ -10,9 +10,8 @@ import tinker
 
 from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.contract import CALL_LIMIT_SEC
-from harbortrainer.backend.policy import SavedState, check_start, free_slots, restored
+from harbortrainer.backend.policy import SavedState, check_start, free_slots, restored, scores
 from harbortrainer.backend.saved_weights import SavedWeights
-from harbortrainer.backend.scores import scores
 from harbortrainer.errors import BackendError, ServerLost, WeightsGone
 from harbortrainer.learning.datums import TrainingSequence
 

@@ -82,7 +82,7 @@ class ContainerAgent(ABC):
 
     @abstractmethod
     def like(self, brought: Brought) -> "ContainerAgent":
-        """Return the agent of another class, which a setting gives by itself. Raises UserError."""
+        """Return the agent of a class of Harbor's, which a setting gives by itself. Raises UserError."""
 
 
 Policy = TinkerLLM | ContainerSession  # what a trial's agent asks
@@ -100,7 +100,10 @@ def agent_of(config: Config) -> ContainerAgent | None:
 
 
 def named(field: str, agent: str) -> ContainerAgent:
-    """Return the agent in containers that a setting names. Raises UserError."""
+    """Return the agent in containers that a setting names. Raises UserError.
+
+    A class that is no ContainerAgent is made one by the first agent that is known: this package's own come first.
+    """
     brought = plugin("agents", field, agent)
     made = brought.value
     if not isinstance(made, ContainerAgent):
