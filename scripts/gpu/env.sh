@@ -100,7 +100,7 @@ evaluate_on() {
 start_teacher() {
   "$@" >"$OUT/teacher-server.log" 2>&1 &
   echo $! >"$OUT/teacher.pid"
-  disown
+  disown 2>/dev/null || true # one that has ended already is no job
   echo "{\"url\": \"http://127.0.0.1:$TEACHER_PORT/v1\", \"model\": \"teacher\"${SERVE_API_KEY:+, \"key\": \"SERVE_API_KEY\"}}" >"$OUT/teacher.json"
   until ! port_free "$TEACHER_PORT"; do
     kill -0 "$(cat "$OUT/teacher.pid")" 2>/dev/null || { tail -n 5 "$OUT/teacher-server.log"; return 1; }
