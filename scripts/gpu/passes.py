@@ -27,7 +27,7 @@ GIB = 1 << 30
 class Meter:
     """An engine with one adapter, and lines of results."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, given: argparse.Namespace, seats: int = 1) -> None:
         import jax
 
         import repairs
@@ -38,7 +38,7 @@ class Meter:
 
         self.jax, self.types, self.given, self.began = jax, types, given, time.monotonic()
         settings = {"max_lora_adapters": 3, "max_lora_rank": given.rank, "gradient_checkpointing": True}
-        settings |= {"train_micro_batch_size": 0, "sample_max_num_sequences": 1}
+        settings |= {"train_micro_batch_size": 0, "sample_max_num_sequences": seats}
         self.engine = backend.JaxBackendImpl(given.model, backend.JaxBackendConfig(**settings), 0)
         self.engine.create_model("m", types.LoraConfig(rank=given.rank, alpha=32.0, seed=1))
         self.words = self.engine.model_config.get_config().vocab_size
