@@ -34,6 +34,7 @@ def make_run(folder: Path, url: str, model: Path) -> Path:
     service = tinker.ServiceClient(base_url=url, api_key="tml-x")
     client = service.create_lora_training_client(str(model), 8, seed=1, train_unembed=False).result()
     path = client.save_state("evaluated").result().path
+    service.close("success").result()
     renderer = ChatTemplate.load(str(model), False).renderer
     record = {"step": 3, "path": path, "model_name": str(model), "lora_rank": 8, "renderer": renderer.name}
     folder.mkdir()
