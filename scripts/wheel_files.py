@@ -12,6 +12,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDERS = ("scripts", "server", "models", "datasets/quickstart", "datasets/terminal-basics", "docs", "examples")
 FILES = ("*.sh", "src/*.py", "requirements*", "datasets/*", ".env.example", "README.md")
+FILES += ("src/harbortrainer/policy/quick_import.py",)  # of server/quick_import.py
 NOT_SHIPPED = {"__pycache__", ".venv", ".state"}
 
 

@@ -1,32 +1,7 @@
-"""Transformers, imported without two searches that its import makes: a second of each start."""
+"""The trainer's quick import of transformers: one file of its package, which has no other imports."""
 
-# pyright: reportMissingImports=false
-# transformers is installed in server/.venv, not where types are checked
-import importlib.metadata
+import runpy
 from pathlib import Path
-from typing import Any
 
-
-class SameNames(dict[str, list[str]]):
-    """The distributions of each package: one that has its name. Transformers asks a package that has another."""
-
-    def __missing__(self, package: str) -> list[str]:
-        return [package]
-
-
-def import_transformers() -> None:
-    """Import transformers without the list of all installed packages, and read its 1,500 modules once, not twice."""
-    listed: Any = importlib.metadata.packages_distributions
-    importlib.metadata.packages_distributions = SameNames
-    try:
-        import transformers
-    finally:
-        importlib.metadata.packages_distributions = listed
-    from transformers.utils import import_utils
-
-    read, models = import_utils.create_import_structure_from_path, Path(transformers.__file__).parent / "models"
-
-    def read_once(path: Any) -> Any:
-        return read(models if str(path) == str(models / "__init__.py") else path)  # `models` is cached
-
-    import_utils.create_import_structure_from_path = read_once
+FILE = Path(__file__).parents[1] / "src" / "harbortrainer" / "policy" / "quick_import.py"
+import_transformers = runpy.run_path(str(FILE))["import_transformers"]

@@ -14,21 +14,20 @@ from harbortrainer.backend.reference import Reference
 from harbortrainer.errors import BackendError, UserError
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.run.checkpoints import CheckpointLog
-from harbortrainer.training.outside import Outside
-from tests.support.live_backend import config, sampled, train
+from tests.support.live_backend import config, connected, sampled, train
 
 
 @contextlib.asynccontextmanager
 async def policy(server_url: str, model: Path, path: str | None = None) -> AsyncIterator[PolicyTrainer]:
     settings = config(server_url, model)
-    backend = await Outside().connect(settings)
-    trainer = await (
-        PolicyTrainer.restore(backend, settings, path) if path else PolicyTrainer.create(backend, settings)
-    )
-    try:
-        yield trainer
-    finally:
-        await trainer.close()
+    async with connected(settings) as backend:
+        trainer = await (
+            PolicyTrainer.restore(backend, settings, path) if path else PolicyTrainer.create(backend, settings)
+        )
+        try:
+            yield trainer
+        finally:
+            await trainer.close()
 
 
 async def logprobs(trainer: PolicyTrainer, sequences: list[TrainingSequence]) -> list[float]:
@@ -153,9 +152,10 @@ async def test_base_logprobs_stay_the_base_models_while_training(server_url, tin
 
 
 async def test_close_frees_the_slot(server_url, tiny_model_dir):
-    for _ in range(9):  # the server has 7
-        async with policy(server_url, tiny_model_dir):
-            pass
+    settings = config(server_url, tiny_model_dir)
+    async with connected(settings) as backend:
+        for _ in range(9):  # the server has 7
+            await (await PolicyTrainer.create(backend, settings)).close()
 
 
 async def test_checkpoint_that_does_not_fit_or_is_gone_names_the_cause(server_url, tiny_model_dir):
@@ -163,11 +163,13 @@ async def test_checkpoint_that_does_not_fit_or_is_gone_names_the_cause(server_ur
         path = await trainer.save(1)
         other_rank = config(server_url, tiny_model_dir, lora_rank=4)
         with pytest.raises(UserError, match=rf"lora_rank=4: the checkpoint {path} has rank 8"):
-            await PolicyTrainer.restore(await Outside().connect(other_rank), other_rank, path)
+            async with connected(other_rank) as backend:
+                await PolicyTrainer.restore(backend, other_rank, path)
         await trainer.delete(path)
     settings = config(server_url, tiny_model_dir)
     with pytest.raises(BackendError, match=rf"reading {path}: .*FRESH=1"):
-        await PolicyTrainer.restore(await Outside().connect(settings), settings, path)
+        async with connected(settings) as backend:
+            await PolicyTrainer.restore(backend, settings, path)
 
 
 async def test_weights_that_have_diverged_stop_the_run_and_hurt_nobody_else(server_url, tiny_model_dir):

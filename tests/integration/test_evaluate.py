@@ -8,8 +8,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import tinker
 
+from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.chat_template import ChatTemplate
 from tests.conftest import ROOT
@@ -32,6 +34,7 @@ def make_run(folder: Path, url: str, model: Path) -> Path:
     service = tinker.ServiceClient(base_url=url, api_key="tml-x")
     client = service.create_lora_training_client(str(model), 8, seed=1, train_unembed=False).result()
     path = client.save_state("evaluated").result().path
+    service.close("success").result()
     renderer = ChatTemplate.load(str(model), False).renderer
     record = {"step": 3, "path": path, "model_name": str(model), "lora_rank": 8, "renderer": renderer.name}
     folder.mkdir()
@@ -40,19 +43,12 @@ def make_run(folder: Path, url: str, model: Path) -> Path:
     return folder
 
 
-def evaluate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "src.evaluate", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
 def started(out: Path) -> Counter[str]:
     return Counter(line["trial"] for line in read_lines(out / "ledger.jsonl") if line["event"] == "started")
 
 
 def test_a_killed_evaluation_goes_on_and_repeats_no_trial(
-    server_url: str, tiny_model_dir: Path, docker_ready: str, tmp_path: Path
+    server_url: str, tiny_model_dir: Path, docker_ready: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """A checkpoint against its base model, on a task that anyone passes who is evaluated and one that nobody passes."""
     make_task(tmp_path / "tasks", name="always", test=SEES_MODE)
@@ -74,8 +70,8 @@ def test_a_killed_evaluation_goes_on_and_repeats_no_trial(
     finished = {path.stem: path.stat().st_ino for path in out.glob("trajectories/*/*.npz")}
     assert not (out / "evaluation.json").exists()
 
-    told = evaluate(f"out={out}").stdout
-    assert "2 tasks x 2 trials x 2 policies = 8 trials planned" in told
+    assert main(["evaluate", f"out={out}"]) == 0
+    assert "2 tasks x 2 trials x 2 policies = 8 trials planned" in capsys.readouterr().out
     assert {name: next(out.rglob(f"{name}.npz")).stat().st_ino for name in finished} == finished
     assert all(started(out)[name] == 1 for name in finished)
     found = json.loads((out / "evaluation.json").read_text())
@@ -86,7 +82,7 @@ def test_a_killed_evaluation_goes_on_and_repeats_no_trial(
     assert found["comparison"]["verdict"].endswith("no difference was seen")
 
     before, trials = (out / "evaluation.json").read_bytes(), started(out)
-    evaluate(f"out={out}")
+    assert main(["evaluate", f"out={out}"]) == 0
     assert (out / "evaluation.json").read_bytes() == before
     assert started(out) == trials
 

@@ -20,6 +20,7 @@ async def test_scores_are_those_of_the_model_in_float64(server_url: str, tiny_mo
     prompt, params = tinker.ModelInput.from_ints(tokens), tinker.SamplingParams(max_tokens=1)
     asked = {"include_prompt_logprobs": True, "topk_prompt_logprobs": BEST}
     answer = await client.sample(prompt, 1, params, **asked)
+    await service.close("success")
     exact = exact_logprobs(tiny_model_dir, tokens)[:-1]
     given = exact[np.arange(length - 1), tokens[1:]]
     assert (answer.prompt_logprobs or [])[1:] == pytest.approx(given.tolist(), abs=CLOSE)

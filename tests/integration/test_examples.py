@@ -1,16 +1,16 @@
 """The examples for real: an agent of one's own in a container, a run from Python, the loop, a loss on a real server."""
 
-import json
-import os
+import asyncio
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tinker
 
+import harbortrainer as ht
+from examples.loop import loop
 from harbortrainer.backend.own_loss import OwnLoss
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.config import Config
@@ -50,49 +50,27 @@ async def test_an_agent_of_ones_own_acts_in_a_container(tmp_path: Path, nothing_
     assert len(trajectory.turns) == 1 and ended.stat("wire_foreign") == 0
 
 
-def python(program: str, url: str, *arguments: str) -> str:
-    """The output of a program in a process of its own."""
-    env = os.environ | {"SKYRL_TX_URL": url, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def settings(folder: Path, **values: object) -> dict[str, object]:
-    shared = {
-        "backend": "skyrl-tx",
-        "model_name": str(MODEL),
-        "tasks_dir": "datasets/quickstart",
-        "logs_dir": str(folder),
-    }
-    return shared | {"logs_dir": str(folder)} | SMALL | values
-
-
-FROM_PYTHON = """
-import json, sys
-import harbortrainer as ht
-config = ht.Config(**json.loads(sys.argv[1]))
-run = ht.train(config, after_step=lambda step, row: print("told", step, row["reward/mean"]))
-print(run.path)
-"""
-LOOP = """
-import asyncio, json, sys
-from examples.loop import loop
-from harbortrainer import Config
-print(asyncio.run(loop(Config(**json.loads(sys.argv[1])))))
-"""
+def small(url: str, folder: Path) -> Config:
+    own: Any = {"skyrl_tx_url": url, "model_name": str(MODEL), "logs_dir": str(folder)} | SMALL
+    return Config(backend="skyrl-tx", tasks_dir="datasets/quickstart", **own)
 
 
 def test_a_run_from_python(server_url: str, docker_ready: str, tmp_path: Path) -> None:
-    lines = python(FROM_PYTHON, server_url, json.dumps(settings(tmp_path))).splitlines()
-    assert [line.partition("told ")[2].split()[0] for line in lines if "told " in line] == ["1"]
-    assert len(read_lines(Path(lines[-1]) / "metrics.jsonl")) == 1
+    told: list[int] = []
+    run = ht.train(small(server_url, tmp_path), after_step=lambda step, row: told.append(step))
+    assert told == [1] and len(read_lines(run.path / "metrics.jsonl")) == 1
 
 
-def test_the_loop(server_url: str, docker_ready: str, tmp_path: Path) -> None:
-    printed = python(LOOP, server_url, json.dumps(settings(tmp_path)))
+def test_the_loop(
+    server_url: str,
+    docker_ready: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SKYRL_TX_URL", server_url)
+    assert asyncio.run(loop(small(server_url, tmp_path)))
+    printed = capsys.readouterr().out
     assert "saved tinker://" in printed and "step 1: reward " in printed
 
 

@@ -4,19 +4,16 @@ import numpy as np
 import pytest
 
 from harbortrainer.backend.policy import PolicyTrainer
-from harbortrainer.training.outside import Outside
-from tests.support.live_backend import config, sampled, train
+from tests.support.live_backend import config, connected, sampled, train
 
 
 async def steps(server_url, model, seed: int) -> tuple[list[list[int]], list[np.ndarray]]:
     """Tokens that a fresh adapter samples, and the logprobs of three steps on them: before, after one, after two."""
     settings = config(server_url, model, seed=seed)
-    trainer = await PolicyTrainer.create(await Outside().connect(settings), settings)
-    try:
+    async with connected(settings) as backend:
+        trainer = await PolicyTrainer.create(backend, settings)
         sequences = await sampled(await trainer.publish(0))
         results = [await train(trainer, sequences) for _ in range(3)]
-    finally:
-        await trainer.close()
     return [s.tokens_T.tolist() for s in sequences], [np.concatenate(result.logprobs_D) for result in results]
 
 

@@ -1,5 +1,6 @@
 """What does nothing during verification earns nothing: processes that sleep, kernel objects, properties of files."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -7,24 +8,32 @@ import pytest
 from tests.support import system_attacks
 from tests.support.docker_parts import write_task
 from tests.support.idle_attacks import FEW_TERMINALS, IDLE, WITHOUT_CONTENT, idle, idle_task
-from tests.support.plain_container import product_trials, what_earns
+from tests.support.plain_container import product_trials, what_earns, what_is_no_attack
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 BY_DAY = ("port", "msg", "dev", "deep", "xattr", "cmdline", "closed-port", "root-xattr")
+
+
+def attacks(folder: Path, names: Iterable[str], *, solved: bool = True) -> dict[str, tuple[Path, str]]:
+    return {name: (idle_task(folder / name, name, solved=solved), idle(IDLE[name])) for name in names}
 
 
 @pytest.mark.parametrize(
     "names", [BY_DAY, pytest.param([name for name in IDLE if name not in BY_DAY], marks=pytest.mark.nightly)]
 )
 async def test_what_does_nothing_during_verification_earns_nothing(tmp_path: Path, names: list[str]) -> None:
-    assert await what_earns({name: (idle_task(tmp_path / name, name), idle(IDLE[name])) for name in names}) == {}
+    assert await what_earns(attacks(tmp_path, names)) == {}
 
 
 @pytest.mark.nightly
 async def test_it_earns_nothing_without_a_solution_either(tmp_path: Path) -> None:
-    names = [name for name in IDLE if name not in WITHOUT_CONTENT]
-    tasks = {name: (idle_task(tmp_path / name, name, solved=False), idle(IDLE[name])) for name in names}
-    assert await what_earns(tasks) == {}
+    unsolved = attacks(tmp_path, [name for name in IDLE if name not in WITHOUT_CONTENT], solved=False)
+    assert await what_earns(unsolved) == {}
+
+
+@pytest.mark.nightly
+async def test_they_earn_in_a_plain_container(tmp_path: Path) -> None:
+    assert await what_is_no_attack(attacks(tmp_path, IDLE)) == {}
 
 
 @pytest.mark.parametrize("more", ["", "ENTRYPOINT []\nUSER nobody\n"])

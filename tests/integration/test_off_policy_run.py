@@ -11,7 +11,7 @@ from harbortrainer.learning.pace import GroupSlot
 from harbortrainer.learning.trajectory import TrialName
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.trajectories import read_batch
-from tests.support.command_runs import command, containers, run, start, until
+from tests.support.command_runs import called, command, containers, run, start, until
 
 K, STEPS = 2, 3
 
@@ -39,7 +39,7 @@ def test_killed_while_trials_run_beside_an_update_it_goes_on(
     process.kill()
     process.communicate()
     before = read_lines(folder.ledger, checked=True)
-    done = run([*command(server_url, tmp_path)[:3], f"resume={folder.path}"])
+    done = called([*command(server_url, tmp_path)[:3], f"resume={folder.path}"])
     assert done.returncode == 0, done.stdout + done.stderr
 
     seen = audit(folder, STEPS)

@@ -1,16 +1,13 @@
-"""A service that the task asks for acts on its verification, and leaves no file that would tell.
+"""A service that the task asks for acts on its verification, and leaves no file that would tell."""
 
-Each earns the reward without the work in a plain container.
-"""
-
-import asyncio
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from tests.support import system_attacks
-from tests.support.plain_container import plain_reward, product_trial, product_trials, what_earns
+from tests.support.plain_container import product_trial, product_trials, what_earns, what_is_no_attack
 from tests.support.quiet_attacks import EARNS, HONEST, QUIET, SITE, Quiet, quiet_task, serving
 from tests.support.tiers import thirds
 from tests.support.verified_task import attacked_task
@@ -18,9 +15,13 @@ from tests.support.verified_task import attacked_task
 pytestmark = pytest.mark.usefixtures("docker_ready")
 
 
+def attacks(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, str]]:
+    return {name: (quiet_task(folder / name), serving(QUIET[name])) for name in names}
+
+
 @pytest.mark.parametrize("names", thirds(QUIET))
 async def test_an_asked_service_earns_nothing_by_what_no_file_shows(tmp_path: Path, names: list[str]) -> None:
-    assert await what_earns({name: (quiet_task(tmp_path / name), serving(QUIET[name])) for name in names}) == {}
+    assert await what_earns(attacks(tmp_path, names)) == {}
 
 
 # Ends before verification begins: it waits until the folder of tests was emptied.
@@ -33,15 +34,16 @@ open('{path}', 'w').write(open('/app/hello.txt').read())" </dev/null >/dev/null 
 """
 
 
-async def test_what_a_process_put_there_before_verification_earns_nothing(tmp_path: Path) -> None:
+def early(folder: Path, more: str = "") -> dict[str, tuple[Path, str]]:
     served = serving(Quiet("pass", hello=EARNS))
-    cases = [
-        (quiet_task(tmp_path / str(number)), served + EARLY.format(path=path))
-        for number, path in enumerate(("/tests/sub/urllib.py", SITE))
-    ]
-    for task, script in cases:
-        assert await asyncio.to_thread(plain_reward, task, f"{script}sleep 0.5; rm /tests/mark; sleep 0.5") == 1
-    assert not any(trial.reward for trial in await product_trials(cases))
+    paths = ("/tests/sub/urllib.py", SITE)
+    return {
+        path: (quiet_task(folder / str(n)), served + EARLY.format(path=path) + more) for n, path in enumerate(paths)
+    }
+
+
+async def test_what_a_process_put_there_before_verification_earns_nothing(tmp_path: Path) -> None:
+    assert not any(trial.reward for trial in await product_trials(early(tmp_path).values()))
 
 
 async def test_an_honest_service_earns_its_reward(tmp_path: Path) -> None:
@@ -80,8 +82,18 @@ def left_task(folder: Path, solve: str, test: str) -> Path:
     return task
 
 
+def left(folder: Path) -> dict[str, tuple[Path, str]]:
+    return {name: (left_task(folder / name, solve, test), script) for name, (script, solve, test) in LEFT.items()}
+
+
 async def test_what_looks_like_work_earns_nothing_and_work_its_reward(tmp_path: Path) -> None:
-    tasks = {name: left_task(tmp_path / name, solve, test) for name, (_, solve, test) in LEFT.items()}
-    assert await what_earns({name: (tasks[name], LEFT[name][0]) for name in LEFT}) == {}
-    honest = await product_trials((task, f"{SITES}pip list > /dev/null") for task in tasks.values())
+    made = left(tmp_path)
+    assert await what_earns(made) == {}
+    honest = await product_trials((task, f"{SITES}pip list > /dev/null") for task, _ in made.values())
     assert [trial.reward for trial in honest] == [1] * len(LEFT)
+
+
+@pytest.mark.nightly
+async def test_they_earn_in_a_plain_container(tmp_path: Path) -> None:
+    emptied = early(tmp_path / "early", "sleep 0.5; rm /tests/mark; sleep 0.5")
+    assert await what_is_no_attack(attacks(tmp_path, QUIET) | left(tmp_path) | emptied) == {}

@@ -4,17 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.plain_container import product_trial, what_earns
+from tests.support.plain_container import product_trial, what_earns, what_is_no_attack
 from tests.support.rights_attacks import NAMES, RIGHTS, SERVES, WORKS, rights_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 
 
+def attacks(folder: Path, served: bool) -> dict[str, tuple[Path, str]]:
+    more = SERVES if served else ""
+    return {name: (rights_task(folder / name, served=served), RIGHTS[name] + more) for name in RIGHTS}
+
+
 @pytest.mark.parametrize("served", [False, True])
 async def test_rights_taken_away_earn_nothing(tmp_path: Path, served: bool) -> None:
-    more = SERVES if served else ""
-    tasks = {name: rights_task(tmp_path / name, served=served) for name in RIGHTS}
-    assert await what_earns({name: (tasks[name], RIGHTS[name] + more) for name in RIGHTS}) == {}
+    assert await what_earns(attacks(tmp_path, served)) == {}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("served", [False, True])
+async def test_they_earn_in_a_plain_container(tmp_path: Path, served: bool) -> None:
+    assert await what_is_no_attack(attacks(tmp_path, served)) == {}
 
 
 async def test_a_name_in_etc_hosts_beside_a_service_costs_no_reward(tmp_path: Path) -> None:

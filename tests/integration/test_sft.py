@@ -1,19 +1,21 @@
 """`python -m src.sft` on a real server: the loss of a reference, kill -9 and resume, and GRPO from its weights."""
 
 import asyncio
+import contextlib
+import io
 import json
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tinker
 
+from harbortrainer.cli.main import main
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.sft.conversation import of_messages
@@ -47,22 +49,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(url: str, folder: Path, name: str, *more: str) -> list[str]:
     return [
-        sys.executable, "-m", "src.sft", "backend=skyrl-tx", f"skyrl_tx_url={url}", f"model_name={MODEL}",
-        f"logs_dir={folder}", f"run_name={name}", "context_limit=4096", *more,
+        "sft", "backend=skyrl-tx", f"skyrl_tx_url={url}", f"model_name={MODEL}", f"logs_dir={folder}",
+        f"run_name={name}", "context_limit=4096", *more,
     ]  # fmt: skip
-
-
-def succeed(words: Sequence[str]) -> str:
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def taught(server_url: str, tiny_model_dir: Path, data: Path) -> Path:
     """A whole run, with conversations held out."""
-    said = succeed(command(server_url, data.parent, "taught", f"data={data}", "eval_split=0.25", *SETTINGS))
-    assert "held-out loss" in said and "done; train on it with: python -m src.train init_from=" in said
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(command(server_url, data.parent, "taught", f"data={data}", "eval_split=0.25", *SETTINGS)) == 0
+    assert "held-out loss" in said.getvalue()
+    assert "done; train on it with: python -m src.train init_from=" in said.getvalue()
     return data.parent / "taught"
 
 
@@ -104,16 +102,15 @@ def test_the_loss_is_that_of_the_sdk_on_the_same_tokens(server_url: str, taught:
 def test_killed_and_resumed_it_ends_with_the_same_weights(server_url: str, taught: Path, data: Path):
     given = (f"data={data}", "eval_split=0.25", *SETTINGS)
     run = data.parent / "killed"
-    process = subprocess.Popen(
-        command(server_url, data.parent, run.name, *given), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    words = [sys.executable, "-m", "src.sft", *command(server_url, data.parent, run.name, *given)[1:]]
+    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 1800
     while len(read_lines(run / "checkpoints.jsonl")) < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    succeed(command(server_url, data.parent, run.name))
+    assert main(command(server_url, data.parent, run.name)) == 0
     unbroken, resumed = (asyncio.run(weights(server_url, last_state(folder))) for folder in (taught, run))
     assert resumed == pytest.approx(unbroken, abs=1e-5, rel=1e-5)
     rows = read_lines(run / "metrics.jsonl")

@@ -1,13 +1,11 @@
-"""What no opened file shows: sockets of a moment, and files of which verification asks the name, size or time alone.
+"""What no opened file shows: sockets of a moment, and files of which verification asks the name, size or time alone."""
 
-Each earns the reward without the work in a plain container.
-"""
-
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.support.plain_container import product_trials, what_earns
+from tests.support.plain_container import product_trials, what_earns, what_is_no_attack
 from tests.support.tiers import thirds
 from tests.support.unseen_attacks import HONEST, SCRATCH, UNSEEN, serving, unseen_task
 
@@ -15,9 +13,18 @@ pytestmark = pytest.mark.usefixtures("docker_ready")
 WORK = {"honest": HONEST, "scratch": SCRATCH}
 
 
+def attacks(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, str]]:
+    return {name: (unseen_task(folder / name), serving(UNSEEN[name])) for name in names}
+
+
 @pytest.mark.parametrize("names", thirds(UNSEEN))
 async def test_what_no_opened_file_shows_earns_nothing(tmp_path: Path, names: list[str]) -> None:
-    assert await what_earns({name: (unseen_task(tmp_path / name), serving(UNSEEN[name])) for name in names}) == {}
+    assert await what_earns(attacks(tmp_path, names)) == {}
+
+
+@pytest.mark.nightly
+async def test_they_earn_in_a_plain_container(tmp_path: Path) -> None:
+    assert await what_is_no_attack(attacks(tmp_path, UNSEEN)) == {}
 
 
 async def test_honest_work_earns_its_reward(tmp_path: Path) -> None:

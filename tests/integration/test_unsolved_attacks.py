@@ -1,11 +1,12 @@
 """Where no solution tells what the work is: what leaves no content earns nothing, and honest work its reward."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.support.plain_container import plain_reward, product_trial, what_earns
+from tests.support.plain_container import plain_reward, product_trial, what_earns, what_is_no_attack
 from tests.support.spoken_attacks import HONEST as SPOKEN_HONEST
 from tests.support.spoken_attacks import SPOKEN, spoken_task
 from tests.support.unsolved_attacks import HONEST, UNSOLVED, unsolved_task
@@ -14,9 +15,17 @@ pytestmark = pytest.mark.usefixtures("docker_ready")
 BY_DAY = [*UNSOLVED][:10]  # one of each kind
 
 
+def attacks(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, str]]:
+    return {name: (unsolved_task(folder / name), UNSOLVED[name]) for name in names}
+
+
+def spoken(folder: Path) -> dict[str, tuple[Path, str]]:
+    return {name: (spoken_task(folder / name), script) for name, script in SPOKEN.items()}
+
+
 @pytest.mark.parametrize("names", [BY_DAY, pytest.param([*UNSOLVED][len(BY_DAY) :], marks=pytest.mark.nightly)])
 async def test_attacks_on_a_task_without_a_solution_earn_nothing(tmp_path: Path, names: list[str]) -> None:
-    assert await what_earns({name: (unsolved_task(tmp_path / name), UNSOLVED[name]) for name in names}) == {}
+    assert await what_earns(attacks(tmp_path, names)) == {}
 
 
 async def test_honest_work_on_a_task_without_a_solution_earns_its_reward(tmp_path: Path) -> None:
@@ -30,6 +39,11 @@ async def test_honest_work_on_a_task_without_a_solution_earns_its_reward(tmp_pat
 async def test_settings_of_what_an_instruction_speaks_of_earn_nothing_by_programs_that_it_does_not_mean(
     tmp_path: Path,
 ) -> None:
-    assert await what_earns({name: (spoken_task(tmp_path / name), script) for name, script in SPOKEN.items()}) == {}
+    assert await what_earns(spoken(tmp_path)) == {}
     trial = await product_trial(spoken_task(tmp_path / "honest"), SPOKEN_HONEST)
     assert trial.reward == 1, trial
+
+
+@pytest.mark.nightly
+async def test_they_earn_in_a_plain_container(tmp_path: Path) -> None:
+    assert await what_is_no_attack(attacks(tmp_path, UNSOLVED) | spoken(tmp_path)) == {}

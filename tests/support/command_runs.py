@@ -48,7 +48,7 @@ def run(arguments: Sequence[str], **environment: str) -> subprocess.CompletedPro
 
 
 def called(arguments: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """`run` in this process, where the imports are done: for a command that ends before it trains."""
+    """`run` in this process, where the imports are done."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         for name in ("SKYRL_TX_URL", "TINKER_API_KEY"):

@@ -28,6 +28,7 @@ async def adapters(url: str, model: Path, count: int = 1) -> AsyncIterator[Any]:
     finally:
         for client in clients:
             await unload(url, client)
+        await service.close("success")  # else its session beats until the process ends
 
 
 @contextlib.asynccontextmanager
@@ -46,6 +47,7 @@ async def every_slot(url: str, model: Path, *, but: int = 0) -> AsyncIterator[No
     finally:
         for client in clients:
             await unload(url, client)
+        await service.close("success")
 
 
 async def unload(url: str, client: tinker.TrainingClient) -> None:

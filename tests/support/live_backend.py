@@ -1,14 +1,18 @@
 """A backend on the session's server, and steps of it."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tinker
 
+from harbortrainer.backend.connect import Backend
 from harbortrainer.backend.policy import PolicyTrainer, Published
 from harbortrainer.config import Config
 from harbortrainer.learning.datums import TrainingSequence
+from harbortrainer.training.outside import Outside
 
 LENGTHS = (20, 28, 24, 31)  # one length bucket of the server: few compilations
 ADAM = tinker.AdamParams(learning_rate=2e-3, beta1=0.9, beta2=0.95, eps=1e-12)
@@ -24,6 +28,16 @@ def config(server_url: str, model: Path, **changes) -> Config:
         "context_limit": 4096,
     }
     return Config(**(values | changes))
+
+
+@contextlib.asynccontextmanager
+async def connected(settings: Config) -> AsyncIterator[Backend]:
+    """A session, which ends with the block: else it beats until the process ends."""
+    backend = await Outside().connect(settings)
+    try:
+        yield backend
+    finally:
+        await backend.close(done=True)
 
 
 async def sampled(client: Published, advantages=(1.0, -1.0, 1.0, -1.0)) -> list[TrainingSequence]:

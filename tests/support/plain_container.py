@@ -35,7 +35,7 @@ _CAPABILITIES = [
     "SETUID",
     "SYS_CHROOT",
 ]
-AT_ONCE = 3  # trials side by side, each beside a plain container
+AT_ONCE = 3  # trials side by side, or plain containers
 _NUMBERS = itertools.count()  # of trials: two of one task have folders of their own
 _LOGS = "mkdir -p /logs/verifier /logs/agent; chmod 777 /logs/verifier /logs/agent"
 _VERIFY = "chmod +x /tests/test.sh; (/tests/test.sh) > /logs/verifier/test-stdout.txt 2>&1"
@@ -161,20 +161,25 @@ async def both_ways(task: Path, script: str) -> tuple[float | None, Qualificatio
 
 
 async def what_earns(attacks: Mapping[str, tuple[Path, str]]) -> dict[str, object]:
-    """What is wrong, by name, of tasks and scripts that are to be attacks: side by side, as each mostly waits.
+    """Trials of the product, by name, that pay an attack: its reward is to be 0, or a fault that names the cause."""
+    found = await product_trials(attacks.values())
+    return {name: trial for name, trial in zip(attacks, found, strict=True) if not _earns_nothing(trial)}
 
-    Each is to earn the reward in a plain container, and in the product 0 or a fault that names the cause.
-    """
+
+def _earns_nothing(trial: QualificationTrial) -> bool:
+    return trial.reward == 0 or (trial.reward is None and "the reward depends on" in trial.fault)
+
+
+async def what_is_no_attack(attacks: Mapping[str, tuple[Path, str]]) -> dict[str, object]:
+    """Rewards of a plain container, by name, where they are not 1: side by side, as each mostly waits."""
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def one(task: Path, script: str) -> object:
+    async def plain_trial(task: Path, script: str) -> float | None:
         async with places:
-            plain, trial = await both_ways(task, script)
-        nothing = trial.reward == 0 or (trial.reward is None and "the reward depends on" in trial.fault)
-        return None if nothing and plain == 1 else (plain, trial)
+            return await asyncio.to_thread(plain_reward, task, script)
 
-    found = await asyncio.gather(*(one(*attack) for attack in attacks.values()))
-    return {name: wrong for name, wrong in zip(attacks, found, strict=True) if wrong}
+    found = await asyncio.gather(*(plain_trial(*attack) for attack in attacks.values()))
+    return {name: reward for name, reward in zip(attacks, found, strict=True) if reward != 1}
 
 
 async def product_outcome(attack: Attack) -> QualificationTrial:

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,10 @@ HEARTBEAT_SEC = 2.0
 
 @dataclass
 class Raw:
-    """One session of one server, without the SDK. `beats`: it is kept open, as the SDK does, while the server runs."""
+    """One session of one server, without the SDK. `beats`: it is kept open, as the SDK does, while this object lives.
+
+    Sessions that no test ends cost the server more than all other requests: each beats until the server stops.
+    """
 
     url: str
     model: Path | str
@@ -33,12 +37,7 @@ class Raw:
         self.http = httpx.Client(base_url=f"{self.url}/api/v1", timeout=600, limits=closed, verify=False)
         self.session_id = self.post("create_session", tags=[], sdk_version="0.38.0").json()["session_id"]
         if self.beats:
-            threading.Thread(target=self._beat, name="heartbeats", daemon=True).start()
-
-    def _beat(self) -> None:
-        with contextlib.suppress(httpx.HTTPError):
-            while httpx.post(f"{self.url}/api/v1/session_heartbeat", json={"session_id": self.session_id}).is_success:
-                time.sleep(HEARTBEAT_SEC)
+            threading.Thread(target=_beat, args=(weakref.ref(self),), name="heartbeats", daemon=True).start()
 
     def post(self, path: str, /, **body: Any) -> httpx.Response:
         return self.http.post(f"/{path}", json=body)
@@ -77,6 +76,13 @@ class Raw:
     def unload(self) -> None:
         for model_id in self.models:
             self.post("unload_model", model_id=model_id)
+
+
+def _beat(held: weakref.ref[Raw]) -> None:
+    with contextlib.suppress(httpx.HTTPError):
+        while (raw := held()) and raw.post("session_heartbeat", session_id=raw.session_id).is_success:
+            del raw  # it may end
+            time.sleep(HEARTBEAT_SEC)
 
 
 def refused(answer: httpx.Response, *words: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from harbortrainer.config import ToolFormat
 from harbortrainer.errors import UserError
+from harbortrainer.policy.quick_import import import_transformers
 from harbortrainer.policy.roles import Offsets, Prompt, roles_of, written_by
 from harbortrainer.policy.special_strings import ASSISTANT, THINK_CLOSE, THINK_OPEN, SpecialStrings, with_strings
 from harbortrainer.policy.tool_form import MARKER, PROBE, call_form_of_hermes, find_form, json_arguments, takes_greeting
@@ -82,7 +83,8 @@ class ChatTemplate:
         """Return the template of a hub model or of a local directory. Raises UserError when it cannot be loaded."""
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # about missing torch, which is not used
-        from transformers import AutoTokenizer  # slow to import
+        import_transformers()  # slow
+        from transformers import AutoTokenizer
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(model_name, **hub_options(model_name))
@@ -322,7 +324,8 @@ class BaseModel:
 def read_base_model(model_name: str) -> BaseModel:
     """Read config.json of a local directory or of the hub; all is unknown when that fails."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers import AutoConfig  # takes a second: not at import
+    import_transformers()  # takes a second: not at import
+    from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(model_name, **hub_options(model_name))
