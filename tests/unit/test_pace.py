@@ -49,6 +49,11 @@ def test_groups_that_start_ahead_count_from_the_next_step() -> None:
     assert rules.compose() is None and rules.may_start()
     rules.finish(ahead)
     assert rules.compose() == [(1, 0)]
+    rules.look_ahead()
+    assert rules.start(GroupSlot(2, 0)).since == 3
+    rules.advance(3)
+    rules.look_ahead()
+    assert rules.start(GroupSlot(3, 0)).since == 4
 
 
 def test_groups_of_an_earlier_process_keep_their_age() -> None:
@@ -61,6 +66,14 @@ def test_groups_of_an_earlier_process_keep_their_age() -> None:
     assert rules.compose() is None, "the old one is due now"
     old.complete = True
     assert rules.compose() == [(1, 1), (2, 0)]
+
+
+def test_groups_set_aside_before_a_kill_are_taken_besides_when_their_rewards_differ_now() -> None:
+    rules = Pace(0, lambda step: 1, spare=2)
+    for group in [rules.start(GroupSlot(0, problem), since=0) for problem in range(3)]:
+        assert rules.compose() is None
+        rules.finish(group)
+    assert rules.compose() == [(0, 0), (0, 1), (0, 2)]
 
 
 @dataclass
