@@ -68,6 +68,15 @@ def test_groups_of_an_earlier_process_keep_their_age() -> None:
     assert rules.compose() == [(1, 1), (2, 0)]
 
 
+def test_a_group_set_aside_fills_no_place_while_another_may_start() -> None:
+    rules = Pace(0, lambda step: 2, spare=1)
+    for group, constant in zip(started(rules, 2), (True, False), strict=True):
+        rules.finish(group, constant=constant)
+    assert rules.may_start() and rules.compose() is None
+    rules.finish(rules.start(GroupSlot(0, 2)))
+    assert rules.compose() == [(0, 0), (0, 1), (0, 2)]
+
+
 def test_groups_set_aside_before_a_kill_are_taken_besides_when_their_rewards_differ_now() -> None:
     rules = Pace(0, lambda step: 1, spare=2)
     for group in [rules.start(GroupSlot(0, problem), since=0) for problem in range(3)]:
