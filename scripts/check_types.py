@@ -7,6 +7,7 @@ What it finds depends on the file, on all that this imports, directly or not, on
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -71,7 +72,9 @@ def main(command: Sequence[str], root: Path) -> int:
     if files and (status := subprocess.run([*command, *files], cwd=root).returncode):
         return status
     known.parent.mkdir(exist_ok=True)
-    known.write_text(json.dumps(now))
+    made = known.with_suffix(f".{os.getpid()}")  # other working trees can share the folder
+    made.write_text(json.dumps(now))
+    made.replace(known)
     return 0
 
 
