@@ -45,6 +45,8 @@ def test_groups_that_start_ahead_count_from_the_next_step() -> None:
     rules.advance(1)
     assert len(rules.open) == 4 and not rules.may_start()
     assert rules.compose() == [(0, 2), (0, 3), (0, 4)]
+    rules.look_ahead()
+    assert rules.may_start(), "step 3 takes five groups"
     rules.advance(2)
     assert rules.compose() is None and rules.may_start()
     rules.finish(ahead)
