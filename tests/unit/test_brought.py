@@ -40,6 +40,7 @@ def test_a_constant_group_has_the_signal_that_the_function_gives_it() -> None:
     assert not has_signal(group(1, 1), config())
     assert has_signal(group(1, 1), config(advantage=f"{OWN}:squared"))
     assert not has_signal(group(1, 1), config(advantage=f"{OWN}:later"))
+    assert not has_signal(group(1), config(advantage=f"{OWN}:squared")), "one trial is no group"
     assert assemble([group(1, 1)], config(advantage=f"{OWN}:squared")).sequences_D
 
 

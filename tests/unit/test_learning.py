@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,7 +50,9 @@ def test_turns_of_a_segment_become_one_sequence_with_every_token_once():
 
 
 def test_segments_share_the_advantage_and_empty_ones_are_left_out():
-    sequences = training_sequences(trajectory("a", 1.0, ((3, 2), (4, 1), (2, 0)), (0, 1, 2)), -1.0)
+    trial = trajectory("a", 1.0, ((3, 2), (4, 1), (2, 0)), (0, 1, 2))
+    assert replace(trial, side_segments=(1, 2)).n_side_tokens == 7
+    sequences = training_sequences(trial, -1.0)
     assert [len(s.tokens_T) for s in sequences] == [5, 5] and count_tokens(sequences) == {"a": 10}
     assert all(set(s.advantages_T[s.mask_T]) == {-1.0} for s in sequences)
 
@@ -79,6 +83,8 @@ def test_kl_penalty_lowers_what_has_moved_away_most(settings, lowered, sum_):
     base[3] -= 3.0  # the policy likes token 3 far more than the base model does
     (penalised, same), mean = apply_kl_penalty([acting, watching], [base, base], coefficient=0.1, **settings)
     assert mean == pytest.approx(1.0) == mean_log_ratio([acting], [base])
+    with pytest.raises(ValueError, match="zip"):
+        mean_log_ratio([acting, watching], [base])
     assert penalised.advantages_T[3] == pytest.approx(lowered)
     assert penalised.advantages_T.sum() == pytest.approx(sum_, abs=1e-6)
     assert not penalised.advantages_T[~penalised.mask_T].any() and not same.advantages_T.any()

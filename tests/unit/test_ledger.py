@@ -13,10 +13,11 @@ from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import append_line, read_lines
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
+from harbortrainer.learning.pace import GroupSlot
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
 from harbortrainer.learning.treatment import UNFIT
 from harbortrainer.report.trials import read_trials
-from harbortrainer.run.ledger import Ledger, require_ledger
+from harbortrainer.run.ledger import Ledger, require_ledger, updates_that_count
 from harbortrainer.run.trajectories import write_trajectory
 
 NAMES = A, B, C, D = tuple(str(TrialName("step", 0, 0, member)) for member in range(4))
@@ -95,8 +96,12 @@ def test_updates_that_are_made_again_count_once(tmp_path: Path) -> None:
     again = Ledger(tmp_path / "ledger.jsonl")
     again.resumed(1)  # the checkpoint was made after one batch
     assert (again.counts["trained"], again.steps_trained) == (2, 3), "what was undone was trained on, too"
+    again.compose(0, [GroupSlot(0, 0)])
     train(again, 1, batch(1.0, 0.0))
     assert again.counts["trained"] == Ledger(tmp_path / "ledger.jsonl").counts["trained"] == 4
+    records = list(read_lines(tmp_path / "ledger.jsonl"))
+    assert updates_that_count(records) == {0: records[0], 1: records[-1]}
+    assert updates_that_count(records[:-1]) == {0: records[0]}
 
 
 def test_a_killed_process_leaves_no_trial_open(tmp_path: Path) -> None:

@@ -45,10 +45,17 @@ def test_groups_that_start_ahead_count_from_the_next_step() -> None:
     rules.advance(1)
     assert len(rules.open) == 4 and not rules.may_start()
     assert rules.compose() == [(0, 2), (0, 3), (0, 4)]
+    rules.look_ahead()
+    assert rules.may_start(), "step 3 takes five groups"
     rules.advance(2)
     assert rules.compose() is None and rules.may_start()
     rules.finish(ahead)
     assert rules.compose() == [(1, 0)]
+    rules.look_ahead()
+    assert rules.start(GroupSlot(2, 0)).since == 3
+    rules.advance(3)
+    rules.look_ahead()
+    assert rules.start(GroupSlot(3, 0)).since == 4
 
 
 def test_groups_of_an_earlier_process_keep_their_age() -> None:
@@ -61,6 +68,23 @@ def test_groups_of_an_earlier_process_keep_their_age() -> None:
     assert rules.compose() is None, "the old one is due now"
     old.complete = True
     assert rules.compose() == [(1, 1), (2, 0)]
+
+
+def test_a_group_set_aside_fills_no_place_while_another_may_start() -> None:
+    rules = Pace(0, lambda step: 2, spare=1)
+    for group, constant in zip(started(rules, 2), (True, False), strict=True):
+        rules.finish(group, constant=constant)
+    assert rules.may_start() and rules.compose() is None
+    rules.finish(rules.start(GroupSlot(0, 2)))
+    assert rules.compose() == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_groups_set_aside_before_a_kill_are_taken_besides_when_their_rewards_differ_now() -> None:
+    rules = Pace(0, lambda step: 1, spare=2)
+    for group in [rules.start(GroupSlot(0, problem), since=0) for problem in range(3)]:
+        assert rules.compose() is None
+        rules.finish(group)
+    assert rules.compose() == [(0, 0), (0, 1), (0, 2)]
 
 
 @dataclass

@@ -51,7 +51,7 @@ def text(dice: random.Random, most: int = 6) -> str:
 def test_every_token_of_a_part_has_its_role_and_no_other_token_has(name: str) -> None:
     """One token a byte, so that none has parts of two authors. White space that the template cuts off is no token."""
     chat, dice = ALL[name], random.Random(name)
-    for _ in range(200):
+    for _ in range(80):
         before, output, behind = text(dice), "x" + text(dice), text(dice)
         whole = Written(before + output + behind, (len(before), len(before + output), Role.ENVIRONMENT))
         prompt = chat.following([{"role": "user", "content": whole}])
@@ -66,7 +66,7 @@ def test_every_token_of_a_part_has_its_role_and_no_other_token_has(name: str) ->
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_tokens_with_parts_of_two_authors_are_not_the_environments(name: str) -> None:
     chat, dice = ALL[name], random.Random(name)
-    for _ in range(60):
+    for _ in range(20):
         before, output, behind = text(dice), "word " + text(dice) + " word", text(dice)
         whole = Written(before + output + behind, (len(before), len(before + output), Role.ENVIRONMENT))
         prompt = chat.following([{"role": "user", "content": whole}])

@@ -1,5 +1,6 @@
 """Native tools: prompts are the template's own, ids are kept, what was not sampled is text."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +11,13 @@ from harbortrainer.errors import UserError
 from harbortrainer.learning.datums import training_sequences
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.policy.chat_template import ChatTemplate
-from harbortrainer.policy.conversation import Answer, ContextFull, Conversation, result, user
+from harbortrainer.policy.conversation import Answer, ContextFull, Conversation, Segment, result, user
 from harbortrainer.policy.conversation import said as as_message
+from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.special_strings import control_strings
 from harbortrainer.policy.tools import hermes
 from harbortrainer.run.metrics import turn_metrics
-from tests.support.fakes import CHATML, LLAMA3, byte_tokenizer, chat_template
+from tests.support.fakes import CHATML, LLAMA3, ScriptedClient, byte_tokenizer, chat_template
 from tests.support.families import LLAMA_TOOLS, QWEN_3_5, QWEN_TOOLS, chat_of, control_ids
 from tests.support.tools import TOOLS, call, chats, talk, tool, written
 
@@ -275,6 +277,29 @@ async def test_limits_and_metrics_of_a_conversation() -> None:
     with pytest.raises(ContextFull, match="context_limit is 2000"):
         await conversation.ask([result("r" * 3000)])
     assert len(conversation.turns) == 4
+
+
+class Absent(PolicySampler):
+    """A sampler whose server could not answer for 5 seconds of each wait."""
+
+    def lost_since(self, began: float) -> float:
+        return 5.0 if began > 0 else 0.0
+
+
+async def test_requests_side_by_side_lose_the_same_seconds_and_fill_segments_of_their_own() -> None:
+    chat, sampler = chat_of(QWEN_TOOLS), Absent(attempts=1)
+    sampler.publish(ScriptedClient(["yes"], chat), 0)
+    conversation = Conversation(sampler, chat, max_tokens=50, temperature=1.0, context_limit=20000)
+    segments, new = (Segment(), Segment()), chat.opening(OPENING)
+    both = [asyncio.create_task(conversation.extend(segment, new)) for segment in segments]
+    await asyncio.sleep(0)
+    assert conversation.unanswered and conversation.lost() == 5.0
+    await asyncio.gather(*both)
+    assert not conversation.unanswered and conversation.lost() == 5.0
+    for segment in segments:
+        await conversation.extend(segment, new)
+    assert [turn.segment for turn in conversation.turns] == [0, 1, 0, 1] and len(conversation.segments) == 2
+    assert conversation.lost() == 15.0
 
 
 async def test_a_conversation_without_tools_reads_no_calls() -> None:

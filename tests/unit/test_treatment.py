@@ -7,7 +7,7 @@ from harbortrainer.config import Config
 from harbortrainer.errors import UserError
 from harbortrainer.learning.batch import assemble
 from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn, group_trajectories
-from harbortrainer.learning.treatment import DEFAULT, outcome_policy, outcome_problems
+from harbortrainer.learning.treatment import DEFAULT, outcome_policy, outcome_problems, too_many
 
 TURN = Turn(0, (1, 2), (3, 4), (-0.5, -0.5), 0)
 OUTCOMES = (Outcome.COMPLETED, Outcome.MAX_TURNS, Outcome.COMPLETED)
@@ -70,3 +70,21 @@ def test_nonsense_is_refused_in_a_line_that_names_it(name: str, value: object, w
     assert line.startswith(f"outcome_policy.{name}={value}: ") and words in line
     with pytest.raises(UserError, match=f"outcome_policy.{name}"):
         validate(Config(model_name="m", tasks_dir=".", outcome_policy={name: value}))
+
+
+@pytest.mark.parametrize(
+    ("n_failed", "n_known", "n_tasks", "ends"),
+    [
+        (10, 30, 99, False),
+        (11, 30, 99, True),
+        (11, 12, 99, True),
+        (11, 31, 99, False),
+        (1, 3, 3, False),
+        (2, 3, 3, True),
+    ],
+)
+def test_more_than_a_third_of_the_first_tasks_may_not_fail(
+    n_failed: int, n_known: int, n_tasks: int, ends: bool
+) -> None:
+    lines = too_many({f"t{n:02}": "no image" for n in range(n_failed)}, n_known, n_tasks).splitlines()
+    assert bool(lines) is ends and lines[5:] == ["and 6 more"] * (len(lines) > 5)
