@@ -312,6 +312,16 @@ def test_network_files_count_unless_they_are_asked_for() -> None:
     assert (causes.mounted, causes.names) == (("/dev",), ["/dev"])
 
 
+def test_the_time_zone_that_the_machine_shall_have_is_work_as_the_image_has_it() -> None:
+    link, zone = "/etc/localtime", "/usr/share/zoneinfo/Europe/Berlin"
+    asked = Asked(None, "Set the time zone of this machine to Europe/Berlin.")
+    changed = Changed((FileChange(link, ChangeKind.CHANGED),), targets={link: zone})
+    assert not causes_of(changed, Seen({link: 0}), asked)
+    own = replace(changed, changes=(*changed.changes, FileChange(zone, ChangeKind.CHANGED)))
+    assert [one.path for one in causes_of(own, Seen({link: 0, zone: 1}), asked).changes] == [link, zone]
+    assert not causes_of(replace(own, packaged={zone}), Seen({link: 0}), asked)
+
+
 def test_a_folder_that_verification_makes_again_is_known_by_its_whole_name() -> None:
     made = ("/tests", "/tests/a", "/logs", "/logs/verifier/x", "/logs/agent", "/dev/null")
     others = ("/testsuite", "/solution", "/app/tests", "/devices", "/logs/x", "/logs/verifiers", "/dev/shm/x")

@@ -27,6 +27,12 @@ _DELETES = re.compile(r"\b(?:remov|delet|clean|purg|eras|wip|uninstall|mov|renam
 _SIGNALS = re.compile(
     r"\b(?:kill(?:s|ed|ing)?|terminat\w+ [^.\n]{0,40}process\w*|watchdog|SIG(?:TERM|KILL|INT|HUP|STOP|USR[12]))\b", re.I
 )
+_SENTENCE_END = re.compile(r"[.;]\s|\n")
+_RESOLVES = re.compile(r"\b(?:resolv\w*|host ?names?)\b", re.I)
+_MACHINE = "(?:machine|system|container|server)"
+_ZONE_OF = rf"\b(?:time ?zone of (?:this|the) {_MACHINE}|{_MACHINE}(?:'s)? time ?zone)"
+_ZONE = re.compile(rf"(?=.*\b(?:set|change|configure|switch)\b).*{_ZONE_OF}", re.I)
+_ZONES, _ZONE_NAME = "/usr/share/zoneinfo/", re.compile(r"(?<![\w./-])[A-Z]\w+(?:/[\w+-]*\w)+")
 _PROGRAM = re.compile(r"/(?:usr(?!(?:/local)?/src/)|bin|sbin|lib\w*)(?:/.*)?", re.DOTALL)
 _OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?", re.DOTALL)  # configuration and caches
 _SHARED = re.compile(
@@ -94,6 +100,9 @@ class Asked:
         self._commands = set() if self.has_solution else set(_COMMAND.findall(instruction))
         self._programs = {PurePosixPath(path).name for path in footprint.paths if _is_command(path)}
         self._tests = tests
+        sentences = [] if self.has_solution else _SENTENCE_END.split(instruction)
+        self._resolved = [{*_WORD.findall(one)} for one in sentences if _RESOLVES.search(one)]
+        self._zones = {zone for one in sentences if _ZONE.match(one) for zone in _ZONE_NAME.findall(one)}
         self._hints = set(_PART.findall(instruction.lower()))
         self._spoken = set(_PART.findall(_PATH.sub(" ", instruction).lower()))  # a path tells of itself alone
         self._settings = {_setting(path) for path in footprint.paths}
@@ -238,6 +247,20 @@ class Asked:
     def is_twin_program(self, path: str, *, is_link: bool) -> bool:
         """Return whether the solution makes a program of this name; links of a chain to it may lie anywhere."""
         return posixpath.basename(path) in self._programs and (is_link or _is_command(path))
+
+    def gives_names(self, lines: str) -> bool:
+        """Return whether these give an address the names that, by a sentence of the instruction, resolve to it."""
+        given = [line.partition("#")[0].split() for line in lines.split("\n")]
+        return any(given) and all(self._resolves(*one) for one in given if one)
+
+    def _resolves(self, address: str, *names: str) -> bool:
+        """Whether names resolve to it; their first parts may, too."""
+        asked = [words.intersection(names) for words in self._resolved if address in words]
+        return any(one and one | {name.partition(".")[0] for name in one} >= {*names} for one in asked)
+
+    def is_zone(self, target: str) -> bool:
+        """Return whether the instruction wants this time zone for the machine."""
+        return target.startswith(_ZONES) and target.removeprefix(_ZONES) in self._zones
 
     def allows_process(self, process: Process) -> bool:
         """Return whether it may live during verification."""
