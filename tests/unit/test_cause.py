@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker.integrity.asked import Asked, Footprint
-from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of
+from harbortrainer.docker.integrity.cause import PASSED_LINK, Causes, Changed, causes_of
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew
+from harbortrainer.docker.integrity.syscalls import SIGNAL
 from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram
 from harbortrainer.venues.harbor.grading import unasked
 from tests.support.causes import ASKS, FILE, GONE, PLAIN, SOLUTION, TEST, WORK, judged
@@ -310,6 +311,37 @@ def test_a_process_that_nothing_asks_for_is_a_hook_where_a_solution_leaves_none(
 def test_network_files_count_unless_they_are_asked_for() -> None:
     causes = causes_of(Changed(mounted=("/etc/hosts", "/dev")), Seen({}), Asked(None, "Add a line to /etc/hosts"))
     assert (causes.mounted, causes.names) == (("/dev",), ["/dev"])
+    seen = [causes_of(Changed(mounted=(one,)), Seen({}), Asked(None, "")) for one in ("/", "/dev", "/etc/hosts")]
+    assert [(bool(one), one.hooked) for one in seen] == [(True, True), (True, True), (True, False)]
+
+
+def test_the_first_process_is_no_service_nor_one_that_ran_where_memory_is_not_watched() -> None:
+    first, idle, ran = Process("server", (80,), pid=1), Process("server", (80,), ran=False), Process("server", (80,))
+    assert found({}, processes=(first,)).processes
+    seen = [Seen({}, processes=(one,), unseen_memory=True) for one in (idle, ran)]
+    assert [bool(causes_of(Changed(), one, Asked(SOLUTION, "")).processes) for one in seen] == [False, True]
+
+
+def test_an_idle_process_counts_if_the_tests_have_the_number_of_its_port() -> None:
+    seen = Seen({}, processes=(Process("x", (4000,), ran=False),))
+    counts = [bool(causes_of(Changed(told={told}), seen, Asked(SOLUTION, ""))) for told in ("4000", "4001")]
+    assert counts == [True, False]
+
+
+def test_a_socket_of_the_solution_is_its_own_though_tests_have_its_name() -> None:
+    asked = Asked(replace(SOLUTION, sockets=frozenset({"@judge"})), "")
+    seen = Seen({}, processes=(Process("server", (80,), sockets=("@judge",)),))
+    assert not causes_of(Changed(told={"judge"}), seen, asked)
+
+
+def test_a_link_of_a_moment_counts_whatever_the_task_asks_for() -> None:
+    assert causes_of(Changed(), Seen({}, sockets=(PASSED_LINK,)), Asked(SOLUTION, "")).names == [PASSED_LINK]
+
+
+def test_where_processes_are_to_be_ended_a_signal_is_none_of_what_touched_verification() -> None:
+    seen = Seen({}, tampered=(SIGNAL, "/tests/x"))
+    found = [causes_of(Changed(), seen, Asked(None, text)) for text in ("Kill the process.", "Do it.")]
+    assert [one.tampered for one in found] == [("/tests/x",), (SIGNAL, "/tests/x")]
 
 
 def test_the_time_zone_that_the_machine_shall_have_is_work_as_the_image_has_it() -> None:

@@ -52,7 +52,6 @@ _PLACE = re.compile(
 # Without an extension, or with one of settings and keys. Programs have others, and "rc" stands for commands to run.
 _SETTING = re.compile(r"[^.]*(?<!rc)|.+\.(conf|cfg|cnf|ini|json|ya?ml|toml|xml|list|rules|gen|key|pem|crt|cer|pub|\d+)")
 _SERVICES = "/etc/init.d"
-LEAST_NAME = 3  # characters of a file's name in an instruction
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class Asked:
         self.deletes = bool(_DELETES.search(instruction))
         self.signals = bool(_SIGNALS.search(instruction))
         folders = {work.rstrip("/"), *named}
-        self._places = [f"{one}/" for one in folders if not is_system(one) and not is_shared(one)]
+        self._places = tuple(f"{one}/" for one in folders if not is_system(one) and not is_shared(one))
 
     def allows(self, path: str, *, by_path: bool = True, by_name: bool = True) -> bool:
         """Return whether the task asks for a change at `path`. `by_path`, `by_name`: also by its instruction."""
@@ -164,7 +163,7 @@ class Asked:
         """Whether `words` have the name of this file: any word in the working directory, else as x.y."""
         name = posixpath.basename(path)
         is_work = len(self._work) > 1 and path.startswith(self._work)
-        return name in words and (is_work or (len(name) >= LEAST_NAME and "." in name))
+        return name in words and (is_work or "." in name)
 
     def speaks_of(self, path: str, *, whole: bool = False) -> bool:
         """Return whether the instruction has a folder above it, or a part of its name without an extension.
@@ -183,7 +182,7 @@ class Asked:
 
     def is_place(self, path: str) -> bool:
         """Return whether it lies in the working directory, or in a folder that the instruction names."""
-        return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._places)
+        return path.startswith(self._places)
 
     def is_near(self, path: str) -> bool:
         """Return whether another way than the solution's may need it: beside what that changes, or in a folder that the
