@@ -249,5 +249,5 @@ def test_a_name_that_shall_resolve_to_an_address_may_be_given_it(lines: str, giv
     ],
 )
 def test_a_time_zone_is_wanted_where_the_machine_shall_have_it(zone: str, wanted: bool) -> None:
-    assert Asked(None, RESOLVES).is_zone(zone) is wanted
-    assert not Asked(SOLUTION, RESOLVES).is_zone(zone)
+    assert (zone in Asked(None, RESOLVES).zones) is wanted
+    assert not Asked(SOLUTION, RESOLVES).zones

@@ -72,8 +72,8 @@ class Asked:
     """What a task asks for: its solution's footprint, and what its instruction names.
 
     `installs`: it may install packages; `runs`: something may go on running; `signals`: and end others; `deletes`:
-    files of the image may go. Without a solution that is the instruction's alone, and the working directory and folders
-    that it names are the work's `area`.
+    files of the image may go; `zones`: the machine may have one of these. Without a solution that is the instruction's
+    alone, and the working directory and folders that it names are the work's `area`.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Asked:
         self._tests = tests
         sentences = [] if self.has_solution else _SENTENCE_END.split(instruction)
         self._resolved = [{*_WORD.findall(one)} for one in sentences if _RESOLVES.search(one)]
-        self._zones = {zone for one in sentences if _ZONE.match(one) for zone in _ZONE_NAME.findall(one)}
+        self.zones = {_ZONES + zone for one in sentences if _ZONE.match(one) for zone in _ZONE_NAME.findall(one)}
         self._hints = set(_PART.findall(instruction.lower()))
         self._spoken = set(_PART.findall(_PATH.sub(" ", instruction).lower()))  # a path tells of itself alone
         self._settings = {_setting(path) for path in footprint.paths}
@@ -256,10 +256,6 @@ class Asked:
         """Whether names resolve to it; their first parts may, too."""
         asked = [words.intersection(names) for words in self._resolved if address in words]
         return any(one and one | {name.partition(".")[0] for name in one} >= {*names} for one in asked)
-
-    def is_zone(self, target: str) -> bool:
-        """Return whether the instruction wants this time zone for the machine."""
-        return target.startswith(_ZONES) and target.removeprefix(_ZONES) in self._zones
 
     def allows_process(self, process: Process) -> bool:
         """Return whether it may live during verification."""
