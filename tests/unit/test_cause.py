@@ -142,6 +142,16 @@ def test_packages_are_work_where_the_instruction_grants_them(instruction: str, b
     assert bool(found) is is_cause
 
 
+@pytest.mark.parametrize(("targets", "is_cause"), [({"/app/out": "/opt/t"}, False), ({}, True)])
+def test_what_is_opened_after_the_target_of_the_works_link_is_opened_after_the_work(
+    targets: Mapping[str, str], is_cause: bool
+) -> None:
+    package = FileChange("/usr/lib/p/x.py", ChangeKind.ADDED)
+    changed = Changed((WORK, package), {package.path}, packaged={package.path}, targets=targets)
+    found = causes_of(changed, Seen({"/opt/t": 0, package.path: 1}), Asked(SOLUTION, "Install the packages."))
+    assert found.names == ([package.path] if is_cause else [])
+
+
 def test_what_describes_a_package_is_no_hook() -> None:
     path = "/usr/lib/p.dist-info/METADATA"
     other = WatchProgram(5, "/", ("pytest",))
