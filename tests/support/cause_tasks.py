@@ -224,7 +224,8 @@ TASKS = {
     "appd": CauseTask(
         "Let the server in /app/appd.py answer `ready`. It will be started.\n",
         "sed -i s/broken/ready/ /app/appd.py\n",
-        f'(python3 /app/appd.py > /dev/null 2>&1 &); sleep 0.6; [ "$(curl -s 127.0.0.1:{PORT})" = ready ]',
+        "(python3 /app/appd.py > /dev/null 2>&1 &); sleep 0.6\n"
+        f'[ "$(curl -s --retry 20 --retry-connrefused --retry-delay 1 127.0.0.1:{PORT})" = ready ]',
     ),
     "service": CauseTask(
         f"Write /app/serve.py, a server on 127.0.0.1:{PORT} that answers /N by the square of N, and let it run.\n",

@@ -1,12 +1,12 @@
 """A task and its work, by which causes are judged in unit tests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harbortrainer.docker.integrity.asked import Asked, Footprint
 from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
-from harbortrainer.docker.integrity.watch import Seen, WatchProgram
+from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram
 
 BLOB, OTHER = "ab/" + "0123456789" * 3, "cd/" + "f" * 38
 SOLUTION = Footprint(
@@ -16,6 +16,7 @@ SOLUTION = Footprint(
     processes=frozenset({"redis"}),
 )
 FILE, WORK = FileChange("/usr/x", ChangeKind.ADDED), FileChange("/app/out", ChangeKind.ADDED)
+LOG, SCRATCH = FileChange("/var/log/x", ChangeKind.ADDED), FileChange("/tmp/x", ChangeKind.ADDED)
 GONE = FileChange("/usr/y", ChangeKind.REMOVED)
 PLAIN = ("/usr/x", "/app/out", "/tmp/x")
 RUNS_WORK = WatchProgram(5, "/app", ("bash", "-e", "out"))
@@ -39,3 +40,7 @@ def judged(
     seen = Seen(opened, readers={"/tests/test.sh": (5,), "/app/out": (9,), path: (9,)}, programs={5: TEST, 9: program})
     changed = Changed((FileChange(path, kind), WORK), {*PLAIN, path} if plain else PLAIN, **facts)
     return causes_of(changed, seen, Asked(solution, instruction, "/app"))
+
+
+def found(opened: Mapping[str, int] | None, *changes: FileChange, processes: tuple[Process, ...] = ()) -> Causes:
+    return causes_of(Changed(changes, PLAIN), Seen(opened, processes=processes), Asked(SOLUTION, "", "/app"))

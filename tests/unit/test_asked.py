@@ -98,6 +98,57 @@ def test_a_folder_of_a_user_that_a_solution_made_is_asked_for_where_it_left_file
     assert asked.allows("/root/.local/bin/y") and not asked.allows("/root/.local/lib/hook.py")
 
 
+def test_a_folder_of_the_system_that_a_solution_made_is_asked_for_where_it_left_files() -> None:
+    folder = "/usr/lib/tool"
+    empty, filled = (Footprint(frozenset({folder, *more}), frozenset({folder})) for more in ([], [f"{folder}/a"]))
+    assert [Asked(one, "").allows(f"{folder}/b") for one in (empty, filled)] == [False, True]
+
+
+def test_a_path_of_the_instruction_is_asked_for_only_where_paths_tell() -> None:
+    asked = Asked(SOLUTION, INSTRUCTION, "/app", allowed=["/opt/cache/"])
+    assert asked.allows("/etc/app.conf", by_name=False) and not asked.allows(
+        "/etc/app.conf", by_path=False, by_name=False
+    )
+    assert asked.allows("/opt/cache/x") and not asked.allows("/opt/cache2/x")
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [("/srv/x", True), ("/srv/y", False), ("/usr/lib/x", False), ("/dev/shm/x", False), ("/tests/x", False)],
+)
+def test_a_path_that_programs_of_every_kind_read_is_none_of_the_work(path: str, named: bool) -> None:
+    assert Asked(None, "See /srv/x, /usr/lib/x, /dev/shm/x and /tests/x.").names_path(path) is named
+
+
+def test_what_tests_name_and_what_lies_near_depends_on_the_solution() -> None:
+    text, own = "See /srv/data.", Footprint(frozenset({"/srv/data/a", "/root/.tool/a"}))
+    asked = [Asked(one, text, "/app", tests={"y.txt"}) for one in (None, own)]
+    assert [one.is_tested("/srv/y.txt") for one in asked] == [True, False]
+    assert [one.is_area("/srv/data/x") for one in asked] == [True, False]
+    assert [one.is_near("/srv/data/x") for one in asked] == [False, True]
+    assert not asked[1].is_near("/root/.tool/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "means"),
+    [
+        ("Make a certificate.", "certs", True),
+        ("Configure sshd.", "ssh", True),
+        ("Set the password.", "pass", False),  # too short for the beginning of a word
+        ("Over the net.", "network", False),
+        ("Compare profiles.", "profile", False),
+        ("Compare profile.", "profiles", True),
+    ],
+)
+def test_a_word_stands_for_what_begins_like_it(text: str, name: str, means: bool) -> None:
+    assert Asked(None, text).means(name) is means
+
+
+def test_in_hidden_folders_of_the_work_only_new_files_are_settings_of_what_the_instruction_speaks_of() -> None:
+    asked, path = Asked(None, "A hook shall refuse it.", "/app"), "/app/.git/hooks/pre-commit"
+    assert [asked.subjects(path, (), is_new=new) for new in (True, False)] == [{"hooks"}, set()]
+
+
 def test_a_number_is_a_port_only_where_something_is_to_be_served() -> None:
     process = Process("server", (30,))
     assert not Asked(Footprint(), "At most 30 lines.").allows_process(process)
@@ -116,6 +167,7 @@ def test_a_number_is_a_port_only_where_something_is_to_be_served() -> None:
         ("/etc/ld.so.conf.d/x.conf", "/etc/ld.so.preload", False),
         ("/etc/motd", "/etc/profile.d/site.sh", False),
         ("/opt/x.d/a", "/opt/x.d/b", False),  # who knows what reads it
+        ("/opt/x.conf", "/opt/x", False),
     ],
 )
 def test_settings_that_a_solution_makes_may_be_in_another_file_of_the_same(
@@ -157,3 +209,45 @@ def test_any_process_may_run_where_the_instruction_and_the_solution_leave_one() 
         (None, "Keep it running."),
     )
     assert [Asked(*one).allows_process(process) for one in kinds] == [True, False, False, True]
+
+
+RESOLVES = """The host name db.internal shall resolve to 10.1.2.3, and mail.internal must resolve to 10.1.2.4. The
+judge is judge.internal; 10.9.9.9 is ours.
+Set the time zone of this machine to Europe/Berlin; its logs are of America/New_York. The zone of
+the customers is Asia/Tokyo. Change each entry of the server to UTC; it is in Etc/GMT+8.
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "given"),
+    [
+        ("10.1.2.3 db.internal\n", True),
+        ("\n10.1.2.3\tdb.internal db # of ours\n10.1.2.4 mail.internal\n", True),
+        ("10.1.2.3 db.internal judge.internal\n", False),
+        ("10.1.2.3 db\n", False),  # a short name alone
+        ("10.9.9.9 db.internal\n", False),
+        ("10.9.9.9 judge.internal\n", False),  # nothing says that it resolves to this
+        ("10.1.2.3 db.internal\n10.1.2.3 pypi.org\n", False),
+        ("10.1.2.3\n", False),
+        ("", False),  # other changes than new lines
+    ],
+)
+def test_a_name_that_shall_resolve_to_an_address_may_be_given_it(lines: str, given: bool) -> None:
+    assert Asked(None, RESOLVES).gives_names(lines) is given
+    assert not Asked(SOLUTION, RESOLVES).gives_names(lines)
+
+
+@pytest.mark.parametrize(
+    ("zone", "wanted"),
+    [
+        ("/usr/share/zoneinfo/Europe/Berlin", True),
+        ("/app/Europe/Berlin", False),
+        ("/usr/share/zoneinfo/Asia/Tokyo", False),
+        ("/usr/share/zoneinfo/Etc/GMT+8", False),
+        ("/usr/share/zoneinfo/Berlin", False),
+        ("", False),
+    ],
+)
+def test_a_time_zone_is_wanted_where_the_machine_shall_have_it(zone: str, wanted: bool) -> None:
+    assert (zone in Asked(None, RESOLVES).zones) is wanted
+    assert not Asked(SOLUTION, RESOLVES).zones

@@ -7,25 +7,17 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker.integrity.asked import Asked, Footprint
-from harbortrainer.docker.integrity.cause import Causes, Changed, causes_of
+from harbortrainer.docker.integrity.cause import Changed, causes_of
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew
 from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram
 from harbortrainer.venues.harbor.grading import unasked
-from tests.support.causes import ASKS, FILE, GONE, PLAIN, SOLUTION, TEST, WORK, judged
+from tests.support.causes import ASKS, FILE, GONE, LOG, PLAIN, SCRATCH, SOLUTION, TEST, WORK, found, judged
 
 
 def test_a_name_of_several_lines_is_a_name() -> None:
     odd = FileChange("/usr/lib/a\nb.pth", ChangeKind.ADDED)
     assert causes_of(Changed((odd,)), Seen({}), Asked(None, "", "/app")).changes == (odd,)
     assert is_made_anew("/tests/a\nb")
-
-
-LOG = FileChange("/var/log/x", ChangeKind.ADDED)
-SCRATCH = FileChange("/tmp/x", ChangeKind.ADDED)
-
-
-def found(opened: Mapping[str, int] | None, *changes: FileChange, processes: tuple[Process, ...] = ()) -> Causes:
-    return causes_of(Changed(changes, PLAIN), Seen(opened, processes=processes), Asked(SOLUTION, "", "/app"))
 
 
 @pytest.mark.parametrize(
@@ -40,6 +32,8 @@ def found(opened: Mapping[str, int] | None, *changes: FileChange, processes: tup
         (GONE, {}, True),  # a deletion, a link or an empty file tells by being there
         (LOG, {}, True),
         (FileChange("/tests/x", ChangeKind.ADDED), None, False),  # verification makes it again
+        (FileChange("/logs/agent/x", ChangeKind.ADDED), {}, False),
+        (FileChange("/logs/agent/x", ChangeKind.ADDED), {"/logs/agent/x": 0}, True),
     ],
 )
 def test_an_unasked_file_counts_if_verification_opened_it(
@@ -52,57 +46,7 @@ def test_an_unasked_file_counts_if_verification_opened_it(
 def test_unasked_files_that_do_not_count_are_known_too() -> None:
     causes = found({"/usr/x": 0}, FILE, WORK, FileChange("/usr/z", ChangeKind.ADDED), LOG)
     assert [one.path for one in causes.unasked] == ["/usr/x", "/usr/z", "/var/log/x"]
-
-
-@pytest.mark.parametrize(
-    ("process", "names"),
-    [
-        (Process("server", (80,)), []),
-        (Process("server", (81,)), ["process server"]),
-        (Process("server", (80, 81)), []),
-        (Process("server", (80, 8181)), ["process server"]),  # verification may compute it
-        (Process("redis"), []),
-        (Process("loop"), ["process loop"]),
-        (Process("loop", ran=False), []),
-        (Process("loop", ran=False, holds=True), ["process loop"]),
-        (Process("redis", ran=False, holds=True), []),
-    ],
-)
-def test_an_unasked_process_that_ran_counts(process: Process, names: list[str]) -> None:
-    assert found({}, processes=(process, process)).names == names
-
-
-@pytest.mark.parametrize(
-    ("socket", "counts"),
-    [
-        ("tcp 80", False),  # the solution's
-        ("tcp 81", True),
-        ("tcp 40000", False),  # nobody else knows its number
-        ("tcp 40001", True),  # tests know it
-        ("unix @x-77", False),  # the solution's, of another process
-        ("unix @y", True),
-        ("unix /app/out", False),  # the solution's path
-        ("unix /run/x", True),
-        ("unix (ended)", True),
-    ],
-)
-def test_a_socket_of_an_asked_service_counts_if_the_task_does_not_ask_for_it(socket: str, counts: bool) -> None:
-    asked = Asked(replace(SOLUTION, sockets=frozenset({"@x-#"})), "")
-    causes = causes_of(Changed(told={"40001"}), Seen({}, sockets=(socket,)), asked)
-    assert causes.names == ([socket] if counts else []) and bool(causes) is counts and not causes.hooked
-
-
-def test_another_port_of_a_service_counts_if_verification_has_its_number() -> None:
-    seen = Seen({}, processes=(Process("server", (80, 81)),))
-    asked = Asked(SOLUTION, "", "/app")
-    assert [bool(causes_of(Changed(told={told}), seen, asked)) for told in ("81", "82")] == [True, False]
-
-
-def test_a_service_with_an_unasked_abstract_socket_is_none_that_the_task_asks_for() -> None:
-    process = Process("server", (80,), sockets=("@judge", "/run/server.sock"))
-    assert found({}, processes=(process,)).names == ["process server"]
-    assert Asked(replace(SOLUTION, sockets=frozenset({"@judge"})), "").allows_process(process)
-    assert Asked(None, "Keep it running on port 80.").allows_process(process)
+    assert found({"/usr/x": 0}, FILE, SCRATCH).unasked == (FILE, SCRATCH)
 
 
 def test_a_file_that_verification_may_ask_for_by_name_counts_unopened() -> None:
@@ -116,26 +60,6 @@ def test_a_strange_file_counts_unopened_unless_a_package_manager_lists_it_or_a_s
     found = [(changed, Seen({})), (packaged, Seen({})), (changed, beside), (new, Seen({})), (new, beside)]
     counts = [bool(causes_of(one, seen, Asked(SOLUTION, ""))) for one, seen in found]
     assert counts == [True, False, True, True, False]
-
-
-def test_what_a_service_deletes_beside_its_work_counts_only_elsewhere() -> None:
-    gone = [FileChange(f"{folder}/old", ChangeKind.REMOVED) for folder in ("/app", "/opt")]
-    decoy = FileChange("/opt/decoy", ChangeKind.ADDED)
-    changed = Changed((WORK, decoy, *gone), ("/app/out", "/opt/decoy"), late={one.path for one in gone})
-    assert [one.path for one in causes_of(changed, Seen({}), Asked(SOLUTION, "")).late] == ["/opt/old"]
-
-
-def test_a_service_that_did_more_than_could_be_seen_counts() -> None:
-    server, resting = Process("server", (80,)), Process("redis", ran=False)
-    assert causes_of(
-        Changed(), Seen({}, processes=(server, resting), unseen_memory=True), Asked(SOLUTION, "")
-    ).names == ["process server"]
-
-
-def test_an_empty_log_of_an_asked_service_is_no_cause() -> None:
-    asked, other = Process("server", (80,), writes=(LOG.path,)), Process("loop", ran=False, writes=(LOG.path,))
-    assert not found({}, LOG, processes=(asked,))
-    assert found({}, LOG, processes=(other,)).names == found({LOG.path: 0}, LOG, processes=(asked,)).names == [LOG.path]
 
 
 @pytest.mark.parametrize(
@@ -172,11 +96,6 @@ def test_another_way_than_the_solutions_is_no_hook(path: str, solution: str, ins
     change = FileChange(path, ChangeKind.CHANGED)
     causes = causes_of(Changed((change,), {path}), Seen({path: 0}), asked)
     assert causes.names == [path] and (causes.hooked, causes.may_be_work) == (not is_near, is_near)
-
-
-def test_what_is_verifications_own_is_a_cause_and_a_hook() -> None:
-    causes = causes_of(Changed(), Seen({}, tampered=("/logs/verifier/reward.txt",)), Asked(None, ""))
-    assert causes.hooked and causes.names == ["/logs/verifier/reward.txt"]
 
 
 @pytest.mark.parametrize(
@@ -223,6 +142,16 @@ def test_packages_are_work_where_the_instruction_grants_them(instruction: str, b
     assert bool(found) is is_cause
 
 
+@pytest.mark.parametrize(("targets", "is_cause"), [({"/app/out": "/opt/t"}, False), ({}, True)])
+def test_what_is_opened_after_the_target_of_the_works_link_is_opened_after_the_work(
+    targets: Mapping[str, str], is_cause: bool
+) -> None:
+    package = FileChange("/usr/lib/p/x.py", ChangeKind.ADDED)
+    changed = Changed((WORK, package), {package.path}, packaged={package.path}, targets=targets)
+    found = causes_of(changed, Seen({"/opt/t": 0, package.path: 1}), Asked(SOLUTION, "Install the packages."))
+    assert found.names == ([package.path] if is_cause else [])
+
+
 def test_what_describes_a_package_is_no_hook() -> None:
     path = "/usr/lib/p.dist-info/METADATA"
     other = WatchProgram(5, "/", ("pytest",))
@@ -233,26 +162,6 @@ def test_what_describes_a_package_is_no_hook() -> None:
 @pytest.mark.parametrize("path", ["/usr/bin/env", "/dev/null", "/tests/test.sh", "/etc/passwd", "/proc/meminfo"])
 def test_what_every_program_opens_is_no_work(path: str) -> None:
     assert judged("/usr/lib/x", first=(path,), instruction=f"Use {path}.", program=TEST).hooked
-
-
-@pytest.mark.parametrize(
-    ("instruction", "is_cause"), [("Serve it.", True), ("The supervisor kills what hangs.", False), ("Skill it.", True)]
-)
-def test_a_signal_to_verification_is_a_cause_unless_the_task_is_about_such(instruction: str, is_cause: bool) -> None:
-    causes = causes_of(Changed(), Seen({}, tampered=("signal",)), Asked(Footprint(), instruction, "/app"))
-    assert (bool(causes), causes.hooked) == (is_cause, is_cause)
-
-
-@pytest.mark.parametrize(
-    ("path", "opened", "is_cause"),
-    [("/opt/x", False, True), ("/app/x", False, False), ("/srv/data/x", False, False), ("/srv/data/x", True, True)],
-)
-def test_what_a_service_deletes_in_folders_that_its_task_names_is_its_work(
-    path: str, opened: bool, is_cause: bool
-) -> None:
-    changed = Changed((FileChange(path, ChangeKind.REMOVED),), late={path})
-    causes = causes_of(changed, Seen({path: 0} if opened else {}), Asked(Footprint(), ASKS, "/app"))
-    assert bool(causes) is bool(causes.late) is is_cause
 
 
 @pytest.mark.parametrize(
@@ -291,25 +200,27 @@ def test_where_a_link_that_is_asked_for_leads_is_work(target: str, solution: Foo
     assert bool(found) is is_cause
 
 
-@pytest.mark.parametrize(
-    ("footprint", "instruction", "hooked"),
-    [
-        (Footprint(), "", True),
-        (Footprint(ports=frozenset({80})), "", False),
-        (Footprint(), "Keep it running.", False),
-        (None, "", False),
-    ],
-)
-def test_a_process_that_nothing_asks_for_is_a_hook_where_a_solution_leaves_none(
-    footprint: Footprint | None, instruction: str, hooked: bool
-) -> None:
-    causes = causes_of(Changed(), Seen({}, processes=(Process("loop"),)), Asked(footprint, instruction))
-    assert causes and causes.hooked is hooked
-
-
 def test_network_files_count_unless_they_are_asked_for() -> None:
     causes = causes_of(Changed(mounted=("/etc/hosts", "/dev")), Seen({}), Asked(None, "Add a line to /etc/hosts"))
     assert (causes.mounted, causes.names) == (("/dev",), ["/dev"])
+    seen = [causes_of(Changed(mounted=(one,)), Seen({}), Asked(None, "")) for one in ("/", "/dev", "/etc/hosts")]
+    assert [(bool(one), one.hooked) for one in seen] == [(True, True), (True, True), (True, False)]
+
+
+@pytest.mark.parametrize(("instruction", "may_be"), [("Make a cron job.", True), ("Do it.", False)])
+def test_settings_of_what_an_instruction_speaks_of_may_be_another_way(instruction: str, may_be: bool) -> None:
+    found = judged("/etc/cron.d/x", instruction=instruction, first=(), is_text=lambda _: False)
+    assert (found.hooked, found.may_be_work) == (not may_be, may_be)
+
+
+def test_the_time_zone_that_the_machine_shall_have_is_work_as_the_image_has_it() -> None:
+    link, zone = "/etc/localtime", "/usr/share/zoneinfo/Europe/Berlin"
+    asked = Asked(None, "Set the time zone of this machine to Europe/Berlin.")
+    changed = Changed((FileChange(link, ChangeKind.CHANGED),), targets={link: zone})
+    assert not causes_of(changed, Seen({link: 0}), asked)
+    own = replace(changed, changes=(*changed.changes, FileChange(zone, ChangeKind.CHANGED)))
+    assert [one.path for one in causes_of(own, Seen({link: 0, zone: 1}), asked).changes] == [link, zone]
+    assert not causes_of(replace(own, packaged={zone}), Seen({link: 0}), asked)
 
 
 def test_a_folder_that_verification_makes_again_is_known_by_its_whole_name() -> None:
@@ -323,17 +234,34 @@ def test_causes_are_one_line_with_the_first_names() -> None:
     assert unasked(tuple("abcdefg")).endswith(": a, b, c, d, e and 2 more")
 
 
+ADDED, CHANGED = ChangeKind.ADDED, ChangeKind.CHANGED
+
+
+@pytest.mark.parametrize(
+    ("change", "instruction", "shadows", "is_cause"),
+    [
+        (FileChange("/usr/bin/tool.py", CHANGED), "Change tool.py.", False, (True, True)),
+        (FileChange("/usr/bin/tool.py", CHANGED), "Change /usr/bin/tool.py.", False, (False, True)),
+        (FileChange("/usr/bin/tool.py", ADDED), "Write tool.py.", False, (False, False)),
+        (FileChange("/usr/bin/tool.py", ADDED), "Write tool.py.", True, (True, True)),
+        (FileChange("/usr/bin/tool.py", ADDED), "Write /usr/bin/tool.py.", True, (False, True)),
+        (FileChange("/usr/local/bin/tool.py", CHANGED), "Change tool.py.", False, (False, False)),
+        (FileChange("/etc/tool.conf", CHANGED), "Change tool.conf.", False, (False, False)),
+        (FileChange("/etc/tool.conf", CHANGED, True, shallow=True), "Change tool.conf.", False, (False, True)),
+    ],
+)
+def test_a_solution_tells_better_than_a_word_of_programs_and_rights_of_folders(
+    change: FileChange, instruction: str, shadows: bool, is_cause: tuple[bool, bool]
+) -> None:
+    changed = Changed((change,), {change.path}, shadows={change.path} if shadows else ())
+    asked = [Asked(one, instruction, "/app") for one in (None, SOLUTION)]
+    assert tuple(bool(causes_of(changed, Seen({change.path: 0}), one)) for one in asked) == is_cause
+
+
 def test_a_program_of_the_image_is_not_asked_for_by_a_word() -> None:
     path, asks = "/usr/bin/python3.11", "Use python3.11."
     assert judged(path, instruction=asks, kind=ChangeKind.CHANGED).changes
     assert judged(path, instruction=asks, shadows={path}).changes
-
-
-@pytest.mark.parametrize("opened", ["/proc", "/proc/7/environ"])
-def test_a_sleeping_process_counts_if_verification_may_have_looked_at_it(opened: str) -> None:
-    seen = Seen({opened: 0}, processes=(Process("sleep", ran=False, pid=7),))
-    assert causes_of(Changed(), seen, Asked(SOLUTION, "")).names == ["process sleep"]
-    assert not causes_of(Changed(first={7}), seen, Asked(SOLUTION, ""))
 
 
 SITE, USER = "/usr/lib/python3/dist-packages", "/root/.local/lib/python3.13/site-packages"

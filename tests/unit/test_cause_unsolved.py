@@ -297,6 +297,19 @@ def test_what_an_instruction_speaks_of_has_settings_and_state_of_its_own(
     assert bool(causes_of(changed, seen, Asked(None, instruction, "/app"))) is is_cause
 
 
+def test_elsewhere_a_new_file_that_the_work_reads_is_work_and_a_changed_one_is_not() -> None:
+    facts: dict[str, Any] = {"solution": None, "instruction": ASKS}
+    assert not judged("/opt/x", **facts)
+    assert judged("/opt/x", kind=ChangeKind.CHANGED, **facts)
+
+
+def test_what_is_opened_after_a_new_folder_of_the_work_is_opened_after_the_work() -> None:
+    text, folder = "Make the repository /srv/site.git.", "/srv/site.git"
+    changed = Changed((FileChange("/app/z", ChangeKind.ADDED),), ["/app/z"], made={folder})
+    opened = [dict(zip(order, (0, 1), strict=True)) for order in ((f"{folder}/a", "/app/z"), ("/app/z", f"{folder}/a"))]
+    assert [bool(causes_of(changed, Seen(one), Asked(None, text, "/app"))) for one in opened] == [False, True]
+
+
 @pytest.mark.parametrize(("target", "is_cause"), [("/etc/tool/all/x", False), ("/usr/bin/true", True)])
 def test_a_link_among_settings_is_work_unless_it_leads_to_a_program(target: str, is_cause: bool) -> None:
     path = "/etc/tool/on/x"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker.box.container import NETWORK_FILES
-from harbortrainer.docker.box.network_files import READ_NETWORK, is_same, parse_network
+from harbortrainer.docker.box.network_files import READ_NETWORK, added, is_same, parse_network
 from harbortrainer.docker.integrity import restore
 from harbortrainer.docker.integrity.agent_phases import _END_VERIFIER
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
@@ -228,6 +228,12 @@ def test_network_files_are_compared(tmp_path: Path, shell: str) -> None:
         listed = read_by(shell, file)
         file.write_text(now)
         assert is_same(read_by(shell, file), listed) == same == is_same(now, known), (known, now)
+
+
+def test_of_a_network_file_the_lines_that_it_has_more_are_told() -> None:
+    known = "172.17.0.2\tharbor\n1.1.1.1 a\n"
+    assert added("1.1.1.1 a\n172.17.0.9\tharbor\n2.2.2.2 b", known) == "2.2.2.2 b\n"
+    assert added("2.2.2.2 b\n1.1.1.1 a\n", known) == added("1.1.1.1 a c\n", known) == ""
 
 
 def test_of_a_long_network_file_a_part_is_read(tmp_path: Path) -> None:

@@ -29,5 +29,15 @@ def parse_network(listed: str) -> dict[str, str]:
 
 def is_same(content: str, known: str) -> bool:
     """Return whether a file has the content that READ_NETWORK showed, but for the container's own name."""
+    return _others(content) == _others(known)
+
+
+def added(content: str, known: str) -> str:
+    """Return the lines that a file has after those that READ_NETWORK showed; "" = these are others now."""
+    now, old = _others(content), _others(known)
+    return now.removeprefix(old) if now.startswith(old) else ""
+
+
+def _others(content: str) -> str:
     lines = content if content.endswith("\n") or not content else f"{content}\n"
-    return _OWN_NAME.sub("", lines) == _OWN_NAME.sub("", known)
+    return _OWN_NAME.sub("", lines)

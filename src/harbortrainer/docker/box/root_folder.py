@@ -31,7 +31,7 @@ from harbortrainer.docker.box.archive import (
 )
 from harbortrainer.docker.box.container import FILE_RIGHTS, NETWORK_FILES
 from harbortrainer.docker.box.first_process import began, noted, process_folder
-from harbortrainer.docker.box.network_files import is_same
+from harbortrainer.docker.box.network_files import added, is_same
 
 _MOST_NETWORK = 64 * 1024  # bytes of a network file
 # Bytes: the daemon and its runtime read these, and wait for a pipe.
@@ -217,8 +217,10 @@ def _way(parts: Sequence[str], folder: int, opened: contextlib.ExitStack) -> int
     return folder
 
 
-def changed_system(name: str, network: Mapping[str, str]) -> list[str]:
+def changed_system(name: str, network: Mapping[str, str]) -> dict[str, str]:
     """Return which of /, /dev and the network files have other rights, owners or attributes, devices, or content.
+
+    With the lines that a network file has more, if that is all.
 
     Raises Unusual when that cannot be told, or /tmp is no folder.
     """
@@ -227,13 +229,13 @@ def changed_system(name: str, network: Mapping[str, str]) -> list[str]:
         folder = _opened("etc", root, opened)
         plain = stat.S_IFREG | FILE_RIGHTS, 0, 0, 0, 0
         names = {path: os.path.basename(path) for path in NETWORK_FILES}
-        changed = [path for path, file in names.items() if _rights(folder, file) != plain]
-        known = [path for path in network if path not in changed]
-        changed += [path for path in known if not is_same(_content(names[path], folder), network[path])]
-        changed += ["/dev"] if _has_other_devices(root, opened) else []
+        changed = {path: "" for path, file in names.items() if _rights(folder, file) != plain}
+        known = {path: _content(names[path], folder) for path in network if path not in changed}
+        changed |= {path: added(now, network[path]) for path, now in known.items() if not is_same(now, network[path])}
+        changed |= {"/dev": ""} if _has_other_devices(root, opened) else {}
         old = one.root if (one := noted(name)) and one.root else os.fstat(root)
         is_old = _rights(root, ".") == (old.st_mode, old.st_uid, old.st_gid, 0, 0)
-        return changed if is_old else ["/", *changed]
+        return changed if is_old else {"/": "", **changed}
 
 
 def _content(name: str, folder: int) -> str:

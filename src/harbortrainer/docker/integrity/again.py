@@ -112,11 +112,12 @@ class Again:
         assert found is not None
         if records is None:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
+        others = tuple(one for one, more in mounted.items() if one != "/etc/hosts" or not asked.gives_names(more))
         told, named = self._told(seen, found, {one.path for one in (*found.contents, *late)})
         changed = Changed(
             (*found.contents, *late), found.plain | written, found.shadows, found.targets, packaged=records.listed,
-            about=records.about, mounted=mounted, late={one.path for one in late}, named=named, told=told,
-            made=found.made, is_new_name=found.is_new_name, is_same=found.layer.is_same,
+            about=records.about, late={one.path for one in late}, named=named, told=told,
+            made=found.made, mounted=others, is_new_name=found.is_new_name, is_same=found.layer.is_same,
             is_text=lambda path: b"\0" not in (found.layer.content(path) or b"\0"),
             accounts=[] if asked.has_solution else [*_accounts(found, asked.words, told)],
             first=self._environment.phases.first.keys(),

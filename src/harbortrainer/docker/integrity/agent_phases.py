@@ -10,7 +10,7 @@ from harbor.models.trial.paths import EnvironmentPaths
 
 from harbortrainer.docker.box.command import IN_SHELL, ShellCommand
 from harbortrainer.docker.box.container import NETWORK_FILES
-from harbortrainer.docker.box.network_files import READ_NETWORK, is_same, parse_network
+from harbortrainer.docker.box.network_files import READ_NETWORK, added, is_same, parse_network
 from harbortrainer.docker.box.root_folder import Unusual, changed_system, renew
 from harbortrainer.docker.box.shell import Output, Shells
 from harbortrainer.docker.daemon import call, pid_of
@@ -81,14 +81,15 @@ class AgentPhases:
     called then that still are, by number; `kept`: services of the image, as the daemon's machine numbers them.
 
     `closed`: its phase was closed; `mounted`: what had changed then of its network files, devices and root, which no
-    layer shows; `found`: what the container had changed when that was noted last.
+    layer shows, with the lines that a network file has more, if that is all; `found`: what the container had changed
+    when that was noted last.
     """
 
     def __init__(self, container: str, shells: Shells, run_id: str) -> None:
         self.closed = False
         self.kept = frozenset[int]()
         self.found: Survey | None = None
-        self.mounted: tuple[str, ...] = ()
+        self.mounted: dict[str, str] = {}
         self._container = container
         self._shells = shells
         self._run_id = run_id
@@ -135,7 +136,7 @@ class AgentPhases:
         if self._image is None:
             raise RuntimeError("the environment was not started")
         left, changed, now = await call(_unusual, self._container, self._network)
-        self.closed, self.mounted = True, tuple(changed)
+        self.closed, self.mounted = True, changed
         self.first = dict(self.first.items() & now.items())
         if left:
             await self._make_ready(left)
@@ -155,15 +156,16 @@ class AgentPhases:
         except (RuntimeError, TimeoutError) as error:  # no shell starts, or a program does not end
             why = one_line(error) or f"a program did not end within {CLOSE_SEC:g} s"
             _log.warning("%s could not be made ready for verification: %s", self._container, why)
-            self.mounted = (*self._network, *_SYSTEM)
+            self.mounted = dict.fromkeys((*self._network, *_SYSTEM), "")
             return
         if output.return_code != 0:
             _log.warning("%s: %s and %s cannot be made again: %s", self._container, _TESTS, _REWARDS, _errors(output))
         printed = output.stdout.decode(errors="replace")
         found = parse_network(printed) if READ_NETWORK in scripts else self._network
-        other = [file for file, known in self._network.items() if not (file in found and is_same(found[file], known))]
+        same = {file for file, known in self._network.items() if file in found and is_same(found[file], known)}
+        other = {file: added(found.get(file, ""), known) for file, known in self._network.items() if file not in same}
         marked = [one for one in (*NETWORK_FILES, *_SYSTEM) if f"D {one}" in printed.split("\n")]
-        self.mounted = tuple(dict.fromkeys((*self.mounted, *other, *marked)))
+        self.mounted |= other | dict.fromkeys(marked, "")
 
     async def restore_mounted(self) -> None:
         """Give what is mounted its content and rights again; a device that is gone cannot be made here."""
@@ -231,14 +233,14 @@ def _shown(container: str) -> dict[int, str]:
     return {}
 
 
-def _unusual(container: str, network: Mapping[str, str]) -> tuple[list[str], list[str], dict[int, str]]:
+def _unusual(container: str, network: Mapping[str, str]) -> tuple[list[str], dict[str, str], dict[int, str]]:
     """The scripts for what could not be made ready from outside, what was changed of the system, and `_shown`.
 
     `network`: content of network files. Blocking.
     """
-    left, changed = list[str](), list[str]()
+    left, changed = list[str](), dict[str, str]()
     try:
-        changed += changed_system(container, network)
+        changed = changed_system(container, network)
     except Unusual:
         left += [READ_NETWORK, _DEVICES]
     try:

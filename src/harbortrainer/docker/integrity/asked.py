@@ -27,6 +27,12 @@ _DELETES = re.compile(r"\b(?:remov|delet|clean|purg|eras|wip|uninstall|mov|renam
 _SIGNALS = re.compile(
     r"\b(?:kill(?:s|ed|ing)?|terminat\w+ [^.\n]{0,40}process\w*|watchdog|SIG(?:TERM|KILL|INT|HUP|STOP|USR[12]))\b", re.I
 )
+_SENTENCE_END = re.compile(r"[.;]\s|\n")
+_RESOLVES = re.compile(r"\b(?:resolv\w*|host ?names?)\b", re.I)
+_MACHINE = "(?:machine|system|container|server)"
+_ZONE_OF = rf"\b(?:time ?zone of (?:this|the) {_MACHINE}|{_MACHINE}(?:'s)? time ?zone)"
+_ZONE = re.compile(rf"(?=.*\b(?:set|change|configure|switch)\b).*{_ZONE_OF}", re.I)
+_ZONES, _ZONE_NAME = "/usr/share/zoneinfo/", re.compile(r"(?<![\w./-])[A-Z]\w+(?:/[\w+-]*\w)+")
 _PROGRAM = re.compile(r"/(?:usr(?!(?:/local)?/src/)|bin|sbin|lib\w*)(?:/.*)?", re.DOTALL)
 _OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?", re.DOTALL)  # configuration and caches
 _SHARED = re.compile(
@@ -46,7 +52,6 @@ _PLACE = re.compile(
 # Without an extension, or with one of settings and keys. Programs have others, and "rc" stands for commands to run.
 _SETTING = re.compile(r"[^.]*(?<!rc)|.+\.(conf|cfg|cnf|ini|json|ya?ml|toml|xml|list|rules|gen|key|pem|crt|cer|pub|\d+)")
 _SERVICES = "/etc/init.d"
-LEAST_NAME = 3  # characters of a file's name in an instruction
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,8 @@ class Asked:
     """What a task asks for: its solution's footprint, and what its instruction names.
 
     `installs`: it may install packages; `runs`: something may go on running; `signals`: and end others; `deletes`:
-    files of the image may go. Without a solution that is the instruction's alone, and the working directory and folders
-    that it names are the work's `area`.
+    files of the image may go; `zones`: the machine may have one of these. Without a solution that is the instruction's
+    alone, and the working directory and folders that it names are the work's `area`.
     """
 
     def __init__(
@@ -94,6 +99,9 @@ class Asked:
         self._commands = set() if self.has_solution else set(_COMMAND.findall(instruction))
         self._programs = {PurePosixPath(path).name for path in footprint.paths if _is_command(path)}
         self._tests = tests
+        sentences = [] if self.has_solution else _SENTENCE_END.split(instruction)
+        self._resolved = [{*_WORD.findall(one)} for one in sentences if _RESOLVES.search(one)]
+        self.zones = {_ZONES + zone for one in sentences if _ZONE.match(one) for zone in _ZONE_NAME.findall(one)}
         self._hints = set(_PART.findall(instruction.lower()))
         self._spoken = set(_PART.findall(_PATH.sub(" ", instruction).lower()))  # a path tells of itself alone
         self._settings = {_setting(path) for path in footprint.paths}
@@ -114,7 +122,7 @@ class Asked:
         self.deletes = bool(_DELETES.search(instruction))
         self.signals = bool(_SIGNALS.search(instruction))
         folders = {work.rstrip("/"), *named}
-        self._places = [f"{one}/" for one in folders if not is_system(one) and not is_shared(one)]
+        self._places = tuple(f"{one}/" for one in folders if not is_system(one) and not is_shared(one))
 
     def allows(self, path: str, *, by_path: bool = True, by_name: bool = True) -> bool:
         """Return whether the task asks for a change at `path`. `by_path`, `by_name`: also by its instruction."""
@@ -155,7 +163,7 @@ class Asked:
         """Whether `words` have the name of this file: any word in the working directory, else as x.y."""
         name = posixpath.basename(path)
         is_work = len(self._work) > 1 and path.startswith(self._work)
-        return name in words and (is_work or (len(name) >= LEAST_NAME and "." in name))
+        return name in words and (is_work or "." in name)
 
     def speaks_of(self, path: str, *, whole: bool = False) -> bool:
         """Return whether the instruction has a folder above it, or a part of its name without an extension.
@@ -174,7 +182,7 @@ class Asked:
 
     def is_place(self, path: str) -> bool:
         """Return whether it lies in the working directory, or in a folder that the instruction names."""
-        return any(path.startswith(one) and (not is_of_user(path) or is_of_user(one)) for one in self._places)
+        return path.startswith(self._places)
 
     def is_near(self, path: str) -> bool:
         """Return whether another way than the solution's may need it: beside what that changes, or in a folder that the
@@ -238,6 +246,16 @@ class Asked:
     def is_twin_program(self, path: str, *, is_link: bool) -> bool:
         """Return whether the solution makes a program of this name; links of a chain to it may lie anywhere."""
         return posixpath.basename(path) in self._programs and (is_link or _is_command(path))
+
+    def gives_names(self, lines: str) -> bool:
+        """Return whether these give an address the names that, by a sentence of the instruction, resolve to it."""
+        given = [line.partition("#")[0].split() for line in lines.split("\n")]
+        return any(given) and all(self._resolves(*one) for one in given if one)
+
+    def _resolves(self, address: str, *names: str) -> bool:
+        """Whether names resolve to it; their first parts may, too."""
+        asked = [words.intersection(names) for words in self._resolved if address in words]
+        return any(one and one | {name.partition(".")[0] for name in one} >= {*names} for one in asked)
 
     def allows_process(self, process: Process) -> bool:
         """Return whether it may live during verification."""

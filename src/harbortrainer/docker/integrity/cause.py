@@ -233,6 +233,8 @@ class _Judge:
         path = one.path
         if path in self.changed.shadows:
             return False
+        if path == "/etc/localtime" and self._is_zone(self.changed.targets.get(path)):
+            return True
         same_program = self.asked.is_twin_program(path, is_link=path in self.changed.targets)
         if path in self.linked:
             own = self.asked.has_solution and (is_system(path) or is_of_user(path))
@@ -253,6 +255,11 @@ class _Judge:
         if not self.asked.has_solution:
             return self._is_works_place(one)
         return beside and self._is_read_by_work(path, anywhere=path in self.changed.packaged)
+
+    def _is_zone(self, target: str | None) -> bool:
+        """Whether it is the time zone that the instruction wants, as the image or a package has it."""
+        own = {one.path for one in self.changed.changes}.difference(self.changed.packaged)
+        return target in self.asked.zones and target not in own
 
     def _is_works_place(self, one: FileChange) -> bool:
         """For tasks without a solution, in which nothing but the instruction tells what the work is."""
