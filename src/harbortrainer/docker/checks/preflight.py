@@ -19,7 +19,7 @@ from harbor.utils.env import get_required_host_vars
 
 from harbortrainer.commands import command
 from harbortrainer.docker.box.compose import COMPOSE
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import answered, engine
 from harbortrainer.docker.images.builds import buildkit_feature, is_here
 from harbortrainer.docker.images.image import task_reference
 from harbortrainer.durable.facts import fact
@@ -63,6 +63,7 @@ class Findings:
     warnings: list[str] = field(default_factory=list)
 
 
+@answered()
 def check_docker(
     tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any], beside_mb: int = 0
 ) -> list[str]:
