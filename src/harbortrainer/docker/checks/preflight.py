@@ -1,5 +1,7 @@
 """What the Docker daemon can carry: checks, once before a run, of version, disk, memory, CPUs, networks and tools."""
 
+import contextlib
+import math
 import os
 import re
 import resource
@@ -328,10 +330,10 @@ def network_modes(config: TaskConfig) -> set[NetworkMode]:
 
 def _override(environment_kwargs: Mapping[str, Any], name: str) -> float:
     value = environment_kwargs.get(name) or 0
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise UserError(f"environment_kwargs.{name}={value!r}: must be a number") from None
+    with contextlib.suppress(TypeError, ValueError):
+        if 0 <= float(value) < math.inf:
+            return float(value)
+    raise UserError(f"environment_kwargs.{name}={value!r}: must be a number, 0 or more")
 
 
 def _environments(config: TaskConfig) -> Iterator[EnvironmentConfig]:
