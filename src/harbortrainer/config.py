@@ -16,6 +16,7 @@ Divergence = Literal["tv", "kl"]
 CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}  # Tinker's; always sent: no server uses others
 BASELINES = ("mean", "leave_one_out", "none")
 
+SEED = Check(lambda value: 0 <= value < 2**63, "must be 0 or more, of 63 bits at most")
 FOLDER = Check(bool, "names no folder; give one, . for this one")
 PROJECT = Check(lambda name: not {*r"/\#?%:"} & {*name}, r"a project's name has none of / \ # ? % :")
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
@@ -83,7 +84,7 @@ class RunSettings(ModelSettings):
     max_steps: int = field(
         0, "most steps; a given n_epochs may end the run earlier; 0 = no limit", check=FROM_0, resume=LENGTH
     )
-    seed: int = field(0, "seed of task order, split, minibatches, sampling and LoRA", check=FROM_0, resume=FIXED)
+    seed: int = field(0, "seed of task order, split, minibatches, sampling and LoRA", check=SEED, resume=FIXED)
 
     # -- learning
     learning_rate: float = field(1e-4, "peak step size of Adam", check=ABOVE_0, resume=NEXT_STEP)

@@ -60,6 +60,7 @@ def test_defaults_are_valid():
             )
         ),
         ({"batch_size": 10**12}, ["batch_size=1000000000000: must be above 0, 1000000 at most"]),  # ran for ever
+        ({"seed": 10**20}, ["seed=100000000000000000000: must be 0 or more, of 63 bits at most"]),
         ({"logs_dir": ""}, ["logs_dir=: names no folder; give one"]),
         ({"wandb_project": "a/b"}, ["wandb_project=a/b: a project's name has none of /"]),
         ({"judge": judge_file(weight=0.0)}, ["judge: weight=0: the judge has no effect"]),
