@@ -79,5 +79,5 @@ def page(name: str) -> str:
     if IN_CHECKOUT:
         return text
     title, _, rest = text.partition("\n")
-    copy = f"cp -r {root()}/{{datasets,examples,models}} ."
-    return f"{title}\n\nThis installation has no checkout; its files are copied by `{copy}`\n{fitted(rest, checkout=False)}"
+    note = f"Without a checkout, copy the files that this page names: cp -r {root()}/{{datasets,examples,models}} ."
+    return f"{title}\n\n{note}\n{fitted(rest, checkout=False)}"
