@@ -174,7 +174,8 @@ class _Rows:
         evaluated = any(name.startswith("eval/") for name in row)
         printed = io.StringIO()  # the display has the terminal, and shows it
         with contextlib.redirect_stdout(printed):
-            for told in (self._after_step, self._after_evaluation if evaluated else None):
+            # step 0: the evaluation before the first step, whose row has no reward
+            for told in (self._after_step if step else None, self._after_evaluation if evaluated else None):
                 if told is not None:
                     told(step, row)
         for line in printed.getvalue().splitlines():
