@@ -38,6 +38,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if re.search(self.server.silent, asked):
             self.server.ended.wait()
+        if "/attach" in asked:  # a stream, on which nothing comes
+            self.wfile.write(b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+            self.server.ended.wait()
+            return
         busy = re.search(self.server.busy, asked)
         self.send_response(409 if busy else 200)
         body = b'{"message": "busy"}' if busy else VERSION if "/version" in self.path else b"{}"

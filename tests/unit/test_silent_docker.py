@@ -56,3 +56,10 @@ def test_a_removal_that_another_request_began_and_never_ends_is_given_up(daemon:
     daemon.busy, daemon.silent = "DELETE", "condition=removed"
     with pytest.raises(requests.ReadTimeout):
         remove_container("c")
+
+
+def test_an_attach_that_is_answered_waits_for_no_output(daemon: SilentDaemon) -> None:
+    """What is attached prints nothing until it is asked to; the request's limit is not one for the stream."""
+    raw, early = duplex(engine().attach_socket("c", params={"stream": 1}))
+    raw.close()
+    assert early == b""
