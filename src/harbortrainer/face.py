@@ -84,7 +84,7 @@ def train(
 ) -> Run:
     """Train, to the end or a limit; blocks. Functions and classes, from a module or a script, replace the settings.
 
-    `venues`: by the names that `tasks_dir=NAME:...` uses. `after_step` gets the row of each new step once it is written;
+    `venues`: by the names that `tasks_dir=NAME:...` uses. `after_step` gets each new step's row once it is written;
     `after_evaluation` each row with an evaluation. Raises UserError for what the user can mend,
     KeyboardInterrupt after Ctrl-C; the run directory can then be continued.
     """
