@@ -15,11 +15,7 @@ from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.venues.harbor.install import COULD_NOT_INSTALL, code, fetching, scripts
 
 NETWORK = "not checked: network, disk or daemon"  # what may succeed later: no verdict, and not cached
-_DAEMON = (
-    "ReadTimeout",
-    "ConnectionError",
-    "ConnectTimeout",
-)  # faults of a trial whose requests Docker left unanswered
+_DAEMON = ("ReadTimeout", "ConnectionError", "ConnectTimeout")  # faults of trials that Docker left unanswered
 UNSAMPLED = "not checked: trials"  # of a task that is not in the sample
 HOLLOW = "hollow work"
 STATIC = {"empty work", "imported work"}  # the same in files that the tests' text names
