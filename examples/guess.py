@@ -10,7 +10,7 @@ from typing import Any
 from harbortrainer import Config, Outcome, Task, Trajectory
 from harbortrainer.policy.clock import Clock
 from harbortrainer.policy.conversation import ContextFull, Conversation
-from harbortrainer.policy.sampler import SamplingError
+from harbortrainer.policy.sample import SamplingError
 from harbortrainer.rollout.quarantine import SAMPLING
 from harbortrainer.rollout.venue import Host, Room, RunParts, TrialCancelled, TrialRequest, conversing
 from harbortrainer.tasks.identity import Identity, digest_of

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 PLAN_FILE = "plan.json"  # of an evaluation: its policies and tasks
 COMMAND, TRAIN, SFT = "command", "train", "sft"  # a key of config.json, and its values; without it: train
-_CHECKOUT = (Path(__file__).parents[1] / "train.py").is_file()  # site-packages has no train.py beside the package
+IN_CHECKOUT = (Path(__file__).parents[1] / "train.py").is_file()  # site-packages has no train.py beside the package
 
 
 class Script(NamedTuple):
@@ -46,7 +46,7 @@ SPELLINGS = {  # a pattern of sed and of Python, and what stands for it where th
 
 def fitted(text: str, checkout: bool | None = None) -> str:
     """Return the text with names of a checkout's files as commands where there is none. `checkout`: None = look."""
-    checkout = _CHECKOUT if checkout is None else checkout
+    checkout = IN_CHECKOUT if checkout is None else checkout
     if not checkout and ("scripts" in text or "src." in text or "docs/" in text or "run_" in text):
         for pattern, said in SPELLINGS.items():
             text = re.sub(pattern, said, text)

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import chz
 
-from harbortrainer.setting import ABOVE_0, BELOW_1, FROM_0, Check, Resume, field, settings
+from harbortrainer.setting import ABOVE_0, BELOW_1, COUNTED, FROM_0, Check, Resume, field, settings
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
@@ -16,6 +16,9 @@ Divergence = Literal["tv", "kl"]
 CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}  # Tinker's; always sent: no server uses others
 BASELINES = ("mean", "leave_one_out", "none")
 
+SEED = Check(lambda value: 0 <= value < 2**63, "must be 0 or more, of 63 bits at most")
+FOLDER = Check(bool, "names no folder; give one, . for this one")
+PROJECT = Check(lambda name: not {*r"/\#?%:"} & {*name}, r"a project's name has none of / \ # ? % :")
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
 JOB = "harbor:"  # in data: before the folder of a job
 ADDRESS, FIXED, NEXT_STEP = Resume.ADDRESS, Resume.FIXED, Resume.NEXT_STEP
@@ -54,7 +57,7 @@ class ModelSettings(ServerSettings):
     )
 
     # -- output
-    logs_dir: str = field("./runs", "parent folder of run directories", resume=ADDRESS)
+    logs_dir: str = field("./runs", "parent folder of run directories", check=FOLDER, resume=ADDRESS)
 
 
 @chz.chz
@@ -81,7 +84,7 @@ class RunSettings(ModelSettings):
     max_steps: int = field(
         0, "most steps; a given n_epochs may end the run earlier; 0 = no limit", check=FROM_0, resume=LENGTH
     )
-    seed: int = field(0, "seed of task order, split, minibatches, sampling and LoRA", check=FROM_0, resume=FIXED)
+    seed: int = field(0, "seed of task order, split, minibatches, sampling and LoRA", check=SEED, resume=FIXED)
 
     # -- learning
     learning_rate: float = field(1e-4, "peak step size of Adam", check=ABOVE_0, resume=NEXT_STEP)
@@ -107,7 +110,7 @@ class RunSettings(ModelSettings):
     keep_checkpoints: int = field(
         3, "newest checkpoints to keep on the server, beside the one that evaluated best; 0 = all", check=FROM_0
     )
-    wandb_project: str | None = field(None, "Weights & Biases project; None or empty = off")
+    wandb_project: str | None = field(None, "Weights & Biases project; None or empty = off", check=PROJECT)
     wandb_name: str | None = field(None, "run name at wandb_project; None = name of the run directory")
 
 
@@ -238,12 +241,12 @@ class Config(TrialSettings, RunSettings):
     allow_family_overlap: bool = field(
         False, "true = a family (one template or environment) may have tasks on both sides of the split", resume=FIXED
     )
-    eval_group_size: int = field(1, "trials of each held-out task in an evaluation", check=ABOVE_0, resume=NEXT_STEP)
+    eval_group_size: int = field(1, "trials of each held-out task in an evaluation", check=COUNTED, resume=NEXT_STEP)
     eval_every: int = field(0, "steps between evaluations; 0 = at start, after each epoch and at the end", check=FROM_0)
 
     # -- batch
-    batch_size: int = field(8, "tasks in a batch", check=ABOVE_0, resume=FIXED)
-    group_size: int = field(8, "trials of each task in a batch, its group", check=ABOVE_0, resume=FIXED)
+    batch_size: int = field(8, "tasks in a batch", check=COUNTED, resume=FIXED)
+    group_size: int = field(8, "trials of each task in a batch, its group", check=COUNTED, resume=FIXED)
     oversample_max: int = field(
         0,
         "most groups that a step runs beyond batch_size to get batch_size groups whose rewards differ; constant groups "

@@ -84,8 +84,8 @@ def train(
 ) -> Run:
     """Train, to the end or a limit; blocks. Functions and classes, from a module or a script, replace the settings.
 
-    `venues`: by the names that `tasks_dir=NAME:...` uses. `after_step` gets each new row once it is written;
-    `after_evaluation` the same row where it has an evaluation. Raises UserError for what the user can mend,
+    `venues`: by the names that `tasks_dir=NAME:...` uses. `after_step` gets each new step's row once it is written;
+    `after_evaluation` each row with an evaluation. Raises UserError for what the user can mend,
     KeyboardInterrupt after Ctrl-C; the run directory can then be continued.
     """
     for name, venue in venues.items():
@@ -174,7 +174,8 @@ class _Rows:
         evaluated = any(name.startswith("eval/") for name in row)
         printed = io.StringIO()  # the display has the terminal, and shows it
         with contextlib.redirect_stdout(printed):
-            for told in (self._after_step, self._after_evaluation if evaluated else None):
+            # step 0: the evaluation before the first step, whose row has no reward
+            for told in (self._after_step if step else None, self._after_evaluation if evaluated else None):
                 if told is not None:
                     told(step, row)
         for line in printed.getvalue().splitlines():

@@ -33,6 +33,7 @@ class Check:
 
 
 ABOVE_0 = Check(lambda value: value > 0, "must be above 0")
+COUNTED = Check(lambda value: 0 < value <= 10**6, "must be above 0, 1000000 at most")  # what a step lists one by one
 FROM_0 = Check(lambda value: value >= 0, "must be 0 or more")
 PORT = Check(lambda port: 0 <= port < 65536, "a port, or 0 for a free one")
 BELOW_1 = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")

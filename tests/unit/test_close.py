@@ -9,6 +9,7 @@ import pytest
 
 from harbortrainer.cli.main import main
 from harbortrainer.config import Config
+from harbortrainer.errors import UserError
 from harbortrainer.evaluation.arguments import parse
 from harbortrainer.evaluation.session import make_plan as evaluation_plan
 from harbortrainer.sft.dataset import load_dataset
@@ -138,6 +139,13 @@ def test_conversations_of_a_file_are_checked_against_held_out_tasks(tmp_path: Pa
         f"{file}: 2 of 3 conversations are left out: 1 shares 13 words in a row with the held-out task "
         "wanted (line 2), 1 of a task that is held out (line 3)",
     )
+
+
+def test_held_out_tasks_that_cannot_be_read_are_refused_by_their_setting(tmp_path: Path) -> None:
+    file = write_conversations(tmp_path / "d.jsonl", [conversation("a", "b")])
+    config = SftConfig(model_name="m", data=(str(file),), held_out_dir=str(file))
+    with pytest.raises(UserError, match=f"^held_out_dir={file}: {file} is not a folder"):
+        load_dataset(config, chat_template())
 
 
 def test_a_set_without_words_has_no_near_task() -> None:

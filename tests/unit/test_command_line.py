@@ -149,6 +149,7 @@ def test_user_and_judge_of_an_earlier_version_are_those_of_their_files_now(
         (["doctor", "server", "http://h:0"], "skyrl_tx_url=http://h:0: port 0 takes no connection"),
         (["doctor", "server", "http://h:8000x"], "skyrl_tx_url=http://h:8000x: Port could not be cast to integer"),
         (["doctor", "server", "http://"], "skyrl_tx_url=http://: has no host"),
+        (["train", *BASE, f"run_name={'x' * 300}"], f"run_name={'x' * 300}: must be the name of one folder"),
         (["tasks", "check", ".", "n_parallel=0"], "n_parallel=0: must be above 0"),
     ],
 )

@@ -78,6 +78,12 @@ def test_a_container_that_does_not_go_does_not_keep_the_others(monkeypatch: pyte
     assert cleaning.reap() == ["other"] and daemon.asked == 2
 
 
+def test_a_daemon_that_removes_nothing_is_asked_for_some_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request waits for minutes: a run with forty left containers waited for twenty of them."""
+    daemon = Daemon(monkeypatch, requests.ReadTimeout("read timed out"), dead=[f"c{n}" for n in range(12)])
+    assert cleaning.reap() == [] and 4 <= daemon.asked <= 8
+
+
 def test_a_daemon_that_goes_away_ends_the_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
     Daemon(monkeypatch, GONE, dead=("c",))
     with pytest.raises(requests.ConnectionError):

@@ -1,9 +1,11 @@
 """The examples: the loop with the fakes of whole runs, the others from a package outside the tree."""
 
+import ast
 import json
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,17 @@ from tests.support.made_trials import trial
 from tests.support.plugin_caches import forget
 from tests.support.recorded_run import FakeServer, Recorder, fake_outside
 from tests.support.small_settings import copy_tasks, needs_torch
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.py")), ids=lambda file: file.name)
+def test_an_example_takes_each_name_from_the_module_that_defines_it(file: Path) -> None:
+    """Pyright, strict, refuses another one in a package of the user's (reportPrivateImportUsage)."""
+    taken = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
+    for node in (one for one in taken if (one.module or "").startswith("harbortrainer.")):
+        for name in (alias.name for alias in node.names):
+            assert getattr(getattr(import_module(str(node.module)), name), "__module__", node.module) == node.module, (
+                name
+            )
 
 
 def config(folder: Path) -> Config:

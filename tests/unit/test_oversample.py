@@ -159,11 +159,12 @@ def test_the_plan_names_a_warm_up_longer_than_the_run(warmup_steps: int) -> None
 
 
 def test_the_plan_names_settings_without_effect() -> None:
-    given = {"eval_group_size": 2, "proactive_summarization_threshold": 100}
+    given = {"eval_group_size": 2, "proactive_summarization_threshold": 100, "wandb_name": "w", "tool_format": "hermes"}
 
     def named(held_out: list[Task], **more: Any) -> list[str]:
         plan = RunPlan(config(**given, **more), [], held_out, [], 4, None, Pricing())
         return [line.partition(": without effect")[0] for line in plan.length_note]
 
-    assert named([]) == ["eval_group_size=2", "proactive_summarization_threshold=100"]
-    assert named([Task("t", Path("t"), "d")], enable_summarize=True) == []
+    idle = ["eval_group_size=2", "proactive_summarization_threshold=100", "wandb_name=w", "tool_format=hermes"]
+    assert named([], run_name="r") == idle
+    assert named([Task("t", "t", "d", venue="tau")], enable_summarize=True) == []  # wandb_name names the folder

@@ -169,6 +169,8 @@ def test_requests_of_a_task_and_their_overrides(make_task: MakeTask) -> None:
     assert (needs.cpus, needs.memory_mb) == (1, 256)
     with pytest.raises(UserError, match=r"environment_kwargs\.override_cpus='many': must be a number"):
         task_needs(path, {"override_cpus": "many"})
+    with pytest.raises(UserError, match=r"environment_kwargs\.override_memory_mb=-5: must be a number, 0 or more"):
+        task_needs(path, {"override_memory_mb": -5})
 
 
 # -- the environment

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harbortrainer.cli import scripts
 from harbortrainer.commands import SCRIPTS, fitted
 from tests.conftest import ROOT
 
@@ -31,6 +32,14 @@ def test_scripts_that_are_commands_are_there_and_run() -> None:
     files = [ROOT / script.path for script in SCRIPTS.values()]
     assert [file for file in files if not file.is_file()] == []
     assert [file for file in files if file.suffix != ".py" and not file.stat().st_mode & 0o100] == []
+
+
+def test_a_page_of_a_wheel_names_its_commands_and_the_place_of_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first command copied a folder that was not there."""
+    monkeypatch.setattr(scripts, "IN_CHECKOUT", False)
+    said = scripts.page("tutorial_own_task")
+    assert said.startswith("# Train on your own task\n") and f"cp -r {ROOT}/{{datasets,examples,models}} ." in said
+    assert "after `harbortrainer setup`" in said and "scripts/setup.sh" not in said
 
 
 @pytest.mark.parametrize(

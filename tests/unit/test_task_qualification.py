@@ -40,11 +40,18 @@ def kinds(found: list[Finding]) -> list[tuple[str, Severity]]:
     return [(one.kind, one.level) for one in found]
 
 
-PASS, FAIL, HANG = (
+PASS, FAIL, HANG, UNANSWERED = (
     QualificationTrial(1.0),
     QualificationTrial(0.0),
     QualificationTrial(None, "VerifierTimeoutError: after 2 s"),
+    QualificationTrial(None, "ReadTimeout: Docker gave no answer to POST /v1.41/containers/create in time"),
 )
+
+
+def test_a_task_whose_trial_docker_left_unanswered_has_no_verdict() -> None:
+    """It was bad, and stayed so: the cache has the reports of bad tasks."""
+    report = TaskReport("t", "/t", "d", findings.judge_oracle([UNANSWERED]), oracle=[None])
+    assert (report.verdict, report.bad, report.passing) == ("unproven", False, True)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +63,7 @@ PASS, FAIL, HANG = (
         ([QualificationTrial(0.5), QualificationTrial(0.5)], [("oracle fails", Severity.ERROR)]),
         ([PASS, FAIL, PASS], [("flaky", Severity.ERROR)]),
         ([PASS, HANG], [("hanging verifier", Severity.ERROR)]),
+        ([UNANSWERED], [(findings.NETWORK, Severity.WARNING)]),
         ([QualificationTrial(None, "RewardFileNotFoundError: no")], [("oracle fails", Severity.ERROR)]),
         ([QualificationTrial(1.0, repeats=("1", "0", "1"))], [("flaky", Severity.ERROR)]),
         ([QualificationTrial(1.0, repeats=("1", "", "1"))], [("flaky", Severity.ERROR)]),
@@ -75,6 +83,7 @@ def test_oracle(tried: list[QualificationTrial], found: list[tuple[str, Severity
         (QualificationTrial(0.0, repeats=("0", "0", "1")), [("flaky", Severity.ERROR)]),
         (QualificationTrial(0.0, repeats=("0", "", "0")), []),
         (HANG, [("hanging verifier", Severity.ERROR)]),
+        (UNANSWERED, [(findings.NETWORK, Severity.WARNING)]),
         (QualificationTrial(None, "RewardFileNotFoundError"), [("no-op is not graded", Severity.ERROR)]),
     ],
 )

@@ -82,6 +82,8 @@ def test_weights_name_sources(tmp_path: Path) -> None:
         check_weights({"three": 2}, sources)
     with pytest.raises(UserError, match=r"task_weights\.one=0: must be a number above 0"):
         check_weights({"one": 0}, sources)
+    with pytest.raises(UserError, match=r"task_weights\.one=1000000000\.0: must be a number above 0, 1000 at most"):
+        check_weights({"one": 1e9}, sources)  # its epoch took all memory
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -59,6 +59,10 @@ def test_defaults_are_valid():
                 ({"key": "NOT_SET"}, "key=NOT_SET: this environment"),
             )
         ),
+        ({"batch_size": 10**12}, ["batch_size=1000000000000: must be above 0, 1000000 at most"]),  # ran for ever
+        ({"seed": 10**20}, ["seed=100000000000000000000: must be 0 or more, of 63 bits at most"]),
+        ({"logs_dir": ""}, ["logs_dir=: names no folder; give one"]),
+        ({"wandb_project": "a/b"}, ["wandb_project=a/b: a project's name has none of /"]),
         ({"judge": judge_file(weight=0.0)}, ["judge: weight=0: the judge has no effect"]),
         ({"judge": judge_file(weight=-1)}, ["judge: weight=-1: must be 0 or more"]),
         ({"judge": judge_file(weight="much")}, ["judge: weight=much: has another type"]),

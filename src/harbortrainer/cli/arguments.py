@@ -133,6 +133,7 @@ def _wrong_type(message: str) -> str:
     return f"{name}={value}: must be {_TYPES.get(wanted, wanted)}; see --help"
 
 
+MOST_NAME = 200  # bytes of a run's name: files beside its folder have longer ones
 _TYPES = {
     "int": "a whole number",
     "float": "a number",
@@ -292,7 +293,9 @@ def _other_backend(config: RunSettings) -> Iterator[str]:
 
 def run_problems(config: RunSettings) -> Iterator[str]:
     """Yield problems between settings that every run has."""
-    if config.resume is None and config.run_name and Path(config.run_name).name != config.run_name:
-        yield f"run_name={config.run_name}: must be the name of one folder; logs_dir names the folder it is made in"
+    name = config.run_name or ""
+    if config.resume is None and (Path(name).name != name or len(name.encode()) > MOST_NAME):
+        fix = f"must be the name of one folder, {MOST_NAME} bytes at most; logs_dir names the folder it is made in"
+        yield f"run_name={name}: {fix}"
     yield from secret_problems(config)
     yield from _other_backend(config)

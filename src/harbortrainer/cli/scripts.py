@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harbortrainer.commands import SCRIPTS, SPELLINGS
+from harbortrainer.commands import IN_CHECKOUT, SCRIPTS, SPELLINGS, fitted
 from harbortrainer.errors import UserError
 
 ROOT_FILE = "run_quickstart.sh"  # in the folder that has all of them
@@ -68,8 +68,16 @@ def _absolute(word: str) -> str:
 
 
 def page(name: str) -> str:
-    """Return the text of a page of the documentation. Raises UserError."""
+    """Return the text of a page of the documentation; without a checkout, with the place of the files that it names.
+
+    Raises UserError.
+    """
     pages = {file.stem: file for file in sorted((root() / "docs").glob("*.md"))}
     if name not in pages:
         raise UserError(f"{name or 'give a page'}: one of {', '.join(pages)}")
-    return pages[name].read_text()
+    text = pages[name].read_text()
+    if IN_CHECKOUT:
+        return text
+    title, _, rest = text.partition("\n")
+    note = f"Without a checkout, copy the files that this page names: cp -r {root()}/{{datasets,examples,models}} ."
+    return f"{title}\n\n{note}\n{fitted(rest, checkout=False)}"

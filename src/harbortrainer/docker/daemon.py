@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.client import CONFLICT
 from pathlib import Path
-from typing import Any
+from typing import Any, override
+from urllib.parse import urlsplit
 
 import docker
 import requests
@@ -35,12 +36,24 @@ _log = logging.getLogger("harbortrainer")
 Ping = Callable[[], str | None]
 
 
-def engine(timeout_sec: int = REQUEST_TIMEOUT_SEC) -> docker.APIClient:
-    """Return the client for the daemon that DOCKER_HOST names now, which waits so long for an answer.
+class _Client(docker.APIClient):
+    """A client whose every request has the client's limit; docker-py sends some, as an attach, without one."""
+
+    @override
+    def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
+        try:
+            return super().request(method, url, *args, **{"timeout": self.timeout} | kwargs)
+        except requests.ReadTimeout as error:
+            asked = f"{method!s} {urlsplit(str(url)).path}"
+            raise requests.ReadTimeout(f"Docker gave no answer to {asked} in time", request=error.request) from error
+
+
+def engine(timeout_sec: int | None = None) -> docker.APIClient:
+    """Return the client for the daemon that DOCKER_HOST names now; None = it waits REQUEST_TIMEOUT_SEC for an answer.
 
     Raises docker.errors.DockerException without a daemon.
     """
-    return _client(os.environ.get("DOCKER_HOST"), timeout_sec)
+    return _client(os.environ.get("DOCKER_HOST"), timeout_sec or REQUEST_TIMEOUT_SEC)
 
 
 @functools.cache
@@ -49,7 +62,18 @@ def _client(_host: str | None, timeout_sec: int) -> docker.APIClient:
 
 
 def _opened(timeout_sec: int = REQUEST_TIMEOUT_SEC) -> docker.APIClient:
-    return docker.APIClient(version="auto", timeout=timeout_sec, **kwargs_from_env())
+    return _Client(version="auto", timeout=timeout_sec, **kwargs_from_env())
+
+
+@contextlib.contextmanager
+def answered() -> Iterator[None]:
+    """Raise EnvironmentFault, in one line, for a request of the block that the daemon leaves without an answer."""
+    try:
+        yield
+    except requests.RequestException as error:
+        raise EnvironmentFault(
+            f"Docker stopped answering: {one_line(error)}; restart it (sudo systemctl restart docker)"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -127,14 +151,18 @@ def remove_container(name: str) -> None:
         except APIError as error:
             if error.status_code != CONFLICT:  # its removal is already in progress
                 raise
-            engine().wait(name, condition="removed")
+            engine().wait(name, REQUEST_TIMEOUT_SEC, condition="removed")
 
 
 def ping_docker() -> str | None:
-    """Return why the daemon does not answer; None = it does. Blocking, within PING_SEC."""
+    """Return why the daemon does not answer; None = it does. Blocking, within twice PING_SEC.
+
+    A daemon whose networks are deadlocked (20.10) answers pings, and starts and removes no container any more.
+    """
     try:
         client = engine()
-        client.get(f"{client.base_url}/_ping", timeout=PING_SEC).raise_for_status()
+        for path in ("/_ping", "/networks"):
+            client.get(f"{client.base_url}{path}", timeout=PING_SEC).raise_for_status()
     except (DockerException, requests.RequestException) as error:
         return one_line(error)
     return None

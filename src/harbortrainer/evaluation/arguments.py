@@ -15,7 +15,7 @@ from harbortrainer.model_file import with_texts
 from harbortrainer.run.config_changes import tuples
 from harbortrainer.run.directory import RunDirectory
 from harbortrainer.run.earlier_settings import current, removed
-from harbortrainer.setting import ABOVE_0, FROM_0, Resume, field, problems, settings
+from harbortrainer.setting import COUNTED, FROM_0, Resume, field, problems, settings
 
 log = logging.getLogger("harbortrainer")
 TRIALS = 8  # of each task, where its difficulty is measured
@@ -51,7 +51,7 @@ class EvalArgs(TrialSettings):
     )
 
     # -- trials
-    trials: int = field(4, "trials a task", check=ABOVE_0, resume=FIXED)
+    trials: int = field(4, "trials a task", check=COUNTED, resume=FIXED)
     temperature: float = field(1.0, "sampling temperature, 0 = greedy", check=FROM_0, resume=FIXED)
     k: tuple[int, ...] = field((1,), "pass@k to report, a,b; each at most trials")
     pass_reward: float = field(1.0, "least reward of a trial that counts as passed")

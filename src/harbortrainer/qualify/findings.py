@@ -14,7 +14,8 @@ from harbortrainer.qualify.attacks import WORK_ATTACKS
 from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.venues.harbor.install import COULD_NOT_INSTALL, code, fetching, scripts
 
-NETWORK = "not checked: network, disk or daemon"  # of a build that may succeed later: no verdict, and not cached
+NETWORK = "not checked: network, disk or daemon"  # what may succeed later: no verdict, and not cached
+_DAEMON = ("ReadTimeout", "ConnectionError", "ConnectTimeout")  # faults of trials that Docker left unanswered
 UNSAMPLED = "not checked: trials"  # of a task that is not in the sample
 HOLLOW = "hollow work"
 STATIC = {"empty work", "imported work"}  # the same in files that the tests' text names
@@ -66,7 +67,7 @@ class TaskReport:
     def verdict(self) -> str:
         if self.bad:
             return "bad"
-        return "good" if self.oracle else "unproven"
+        return "good" if self.oracle and not self.passing else "unproven"
 
     def add(self, kind: str, level: Severity, detail: str) -> None:
         self.findings.append(Finding(kind, level, detail))
@@ -75,6 +76,8 @@ class TaskReport:
 def judge_oracle(trials: Sequence[QualificationTrial]) -> list[Finding]:
     """Return every fresh trial must earn 1, and every repeat of its verifier the same."""
     faults = [one.fault for one in trials if one.reward is None]
+    if lost := [fault for fault in faults if fault.startswith(_DAEMON)]:
+        return [Finding(NETWORK, Severity.WARNING, f"{lost[0]} ({len(lost)} of {len(trials)} trials)")]
     if faults:
         hangs = any("VerifierTimeout" in fault for fault in faults)
         offline = all(fault.startswith(COULD_NOT_INSTALL) for fault in faults)
@@ -107,6 +110,8 @@ def _judge_repeats(trials: Sequence[QualificationTrial]) -> list[Finding]:
 
 def judge_no_op(trial: QualificationTrial) -> list[Finding]:
     """Return a trial that does nothing must be graded, and must not pass at any repeat."""
+    if trial.reward is None and trial.fault.startswith(_DAEMON):
+        return [Finding(NETWORK, Severity.WARNING, f"doing nothing: {trial.fault}")]
     if trial.reward is None:
         kind = "hanging verifier" if "VerifierTimeout" in trial.fault else "no-op is not graded"
         return [Finding(kind, Severity.ERROR, f"doing nothing: {trial.why or trial.fault}")]

@@ -99,7 +99,7 @@ async def _oracle(
     report.findings += await _with_output(report, findings.judge_oracle(fresh), fresh)
     if report.trial_sec > args.slow_trial_sec:
         report.add("slow", Severity.WARNING, f"a trial of its oracle took {report.trial_sec:.0f} s")
-    return () if report.bad else fresh
+    return () if report.bad or report.passing else fresh
 
 
 async def _with_output(report: TaskReport, found: list[Finding], fresh: Sequence[QualificationTrial]) -> list[Finding]:

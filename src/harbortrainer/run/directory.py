@@ -127,7 +127,7 @@ def _renamed(growing: Path, path: Path) -> bool:
 def find_run(logs_dir: str, name: str) -> RunDirectory | None:
     """Return the run of that name, or None. Raises UserError when the folder holds something else."""
     run = RunDirectory(Path(logs_dir).expanduser().resolve() / name)
-    if not run.path.exists():
+    if not os.path.exists(run.path):  # also where the name is too long for a file
         return None
     if not run.config.is_file():
         raise UserError(

@@ -25,6 +25,7 @@ from harbortrainer.sft_config import SftConfig
 from harbortrainer.tasks.close import WORDS, Known
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.split import SPLIT_FILE
+from harbortrainer.tasks.task import Task
 
 _PLACE, _REASONS = re.compile(r"^message \d+: "), 5  # of a reason; how many a line names
 _TRAINING_BATCH, _EVALUATION_BATCH = re.compile(r"step_\d{6,}"), re.compile(r"eval_\d{6,}")
@@ -53,7 +54,7 @@ class Dataset:
 def load_dataset(config: SftConfig, template: ChatTemplate) -> Dataset:
     """Read, choose and split the conversations. Raises UserError: field, value and line of what is wrong."""
     runs = [open_run_directory(path, "runs=") for path in config.runs]
-    tasks = load_sources(find_sources(config.held_out_dir)) if config.held_out_dir else []
+    tasks = _held_out(config.held_out_dir) if config.held_out_dir else []
     forbidden = {task for run in runs for task in _held_out_tasks(run)} | {task.name for task in tasks}
     known = Known(tasks)
     notes: list[str] = []
@@ -173,6 +174,13 @@ def _best(trials: Sequence[Trajectory]) -> list[Trajectory]:
         group = TrialName.parse(trial.trial_name).group
         highest[group] = max(highest[group], trial.reward or 0.0)
     return [t for t in trials if t.reward == highest[TrialName.parse(t.trial_name).group]]
+
+
+def _held_out(sources: str) -> list[Task]:
+    try:
+        return load_sources(find_sources(sources))
+    except UserError as error:
+        raise UserError(f"held_out_dir={sources}: {str(error).removeprefix('tasks_dir: ')}") from None
 
 
 def _held_out_tasks(run: RunDirectory) -> set[str]:

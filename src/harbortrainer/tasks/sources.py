@@ -17,6 +17,7 @@ from harbortrainer.tasks.task import FOLDERS, Task
 from harbortrainer.tasks.venue import venue
 
 SOURCES_FILE = "sources.json"  # in a run directory
+MOST_WEIGHT = 1000  # an epoch lists a task as often
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,9 @@ def check_weights(weights: Mapping[str, Any], sources: Sequence[Source]) -> dict
     for name, weight in weights.items():
         if name not in names:
             raise UserError(f"task_weights.{name}: no such source; one of {', '.join(names)}")
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-            raise UserError(f"task_weights.{name}={weight}: must be a number above 0; leave tasks out by tasks_exclude")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= MOST_WEIGHT:
+            most = f"must be a number above 0, {MOST_WEIGHT} at most"
+            raise UserError(f"task_weights.{name}={weight}: {most}; leave tasks out by tasks_exclude")
     return {name: float(weight) for name, weight in weights.items()}
 
 

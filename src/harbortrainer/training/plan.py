@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from harbortrainer.budget.budget import Pricing, pricing_of
-from harbortrainer.config import Config
+from harbortrainer.config import SETTINGS, Config
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.durable.files import make_folder, read_json, read_value, sync_folder
 from harbortrainer.durable.jsonl import read_lines
@@ -77,6 +77,10 @@ class RunPlan:
         why = dict.fromkeys(names, "no task is held out; set eval_split or eval_tasks")
         if not self.config.enable_summarize:
             why["proactive_summarization_threshold"] = "set enable_summarize=true"
+        if self.config.run_name and not self.config.wandb_project:
+            why["wandb_name"] = "set wandb_project"
+        if self.config.agent == SETTINGS["agent"].default and all(task.venue == FOLDERS for task in self.tasks):
+            why["tool_format"] = "no trial has tools"
         for name, fix in why.items():
             for setting in changed(self.config, name):
                 yield f"{setting}: without effect: {fix}, or leave it out"

@@ -7,11 +7,12 @@ from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.builds import ImageError
 
 _CHUNK = 1 << 20
+_PACKING_SEC = 3600  # the daemon writes the whole archive before it answers
 
 
 def save_images(names: Sequence[str], file: Path) -> None:
     """Write images with the layers that they share into one tar file."""
-    client = engine()
+    client = engine(_PACKING_SEC)
     with client.get(f"{client.base_url}/images/get", params={"names": list(names)}, stream=True) as answer:
         answer.raise_for_status()
         with file.open("wb") as out:

@@ -64,6 +64,7 @@ def _watched(first: int) -> tuple[int, io.FileIO] | None:
 
 def duplex(stream: Any) -> tuple[socket.socket, bytes]:
     """Return the socket of an answer of the daemon, and the bytes that came with the answer's head."""
+    stream._sock.settimeout(None)  # the request's limit, for which `peek` would wait
     duplicate = socket.socket(fileno=os.dup(stream.fileno()))
     duplicate.setblocking(False)  # of both descriptors: `peek` takes what is buffered and does not wait
     early = stream._response.raw._fp.fp.peek()

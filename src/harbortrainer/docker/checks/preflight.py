@@ -1,5 +1,7 @@
 """What the Docker daemon can carry: checks, once before a run, of version, disk, memory, CPUs, networks and tools."""
 
+import contextlib
+import math
 import os
 import re
 import resource
@@ -19,7 +21,7 @@ from harbor.utils.env import get_required_host_vars
 
 from harbortrainer.commands import command
 from harbortrainer.docker.box.compose import COMPOSE
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import answered, engine
 from harbortrainer.docker.images.builds import buildkit_feature, is_here
 from harbortrainer.docker.images.image import task_reference
 from harbortrainer.durable.facts import fact
@@ -63,6 +65,7 @@ class Findings:
     warnings: list[str] = field(default_factory=list)
 
 
+@answered()
 def check_docker(
     tasks: Sequence[Path], n_containers: int, environment_kwargs: Mapping[str, Any], beside_mb: int = 0
 ) -> list[str]:
@@ -327,10 +330,10 @@ def network_modes(config: TaskConfig) -> set[NetworkMode]:
 
 def _override(environment_kwargs: Mapping[str, Any], name: str) -> float:
     value = environment_kwargs.get(name) or 0
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise UserError(f"environment_kwargs.{name}={value!r}: must be a number") from None
+    with contextlib.suppress(TypeError, ValueError):
+        if 0 <= float(value) < math.inf:
+            return float(value)
+    raise UserError(f"environment_kwargs.{name}={value!r}: must be a number, 0 or more")
 
 
 def _environments(config: TaskConfig) -> Iterator[EnvironmentConfig]:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import answered, engine
 from harbortrainer.docker.images.builds import is_here, tagged
 from harbortrainer.docker.images.image import is_built, sources, task_reference
 from harbortrainer.docker.images.layers import made
@@ -89,10 +89,11 @@ LEAST = 3  # images that were made, from which others are estimated
 GB = 1000**3
 
 
+@answered()
 def needs_note(tasks: Sequence[Path], at_once: int, ahead: int) -> list[str]:
     """Return lines on images that are missing here, of which `at_once` are made at once, those of `ahead` tasks early.
 
-    [] = none is missing. Blocking. Raises docker.errors.DockerException.
+    [] = none is missing. Blocking. Raises docker.errors.DockerException, EnvironmentFault.
     """
     lacking = missing_images(tasks)
     lines = missing_note({task.name: kind for task, kind in lacking.items()})

@@ -16,7 +16,7 @@ from docker.errors import APIError, ImageNotFound
 
 from harbortrainer.config import AUTO, Auto
 from harbortrainer.docker.box.container import HOLDERS
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import answered, engine
 from harbortrainer.docker.images.builds import CACHED, REPOSITORY, fetched, prune_builds
 from harbortrainer.docker.images.image import forget
 from harbortrainer.docker.images.inventory import has_images, names_of
@@ -51,8 +51,9 @@ class _Kept:
 class ImageWindow:
     """A window of images: `make_room` before an image is made; `hold` the images that trials use. All of it blocks."""
 
+    @answered()
     def __init__(self, images_gb: float | Auto) -> None:
-        """`images_gb`: with auto all of the disk but KEPT_FREE. Raises docker.errors.DockerException."""
+        """`images_gb`: with auto all of the disk but KEPT_FREE. Raises DockerException, EnvironmentFault."""
         self._most = None if images_gb == AUTO else int(images_gb * GB)
         self._read: Callable[[], Space | None] = free_space()
         space = self._read()

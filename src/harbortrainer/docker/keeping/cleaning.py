@@ -23,7 +23,7 @@ from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from harbortrainer.docker import UNUSED_DAYS
 from harbortrainer.docker.box.first_process import end_all
-from harbortrainer.docker.daemon import REQUEST_TIMEOUT_SEC, call_removal, engine, remove_container
+from harbortrainer.docker.daemon import REQUEST_TIMEOUT_SEC, answered, call_removal, engine, remove_container
 from harbortrainer.docker.images.builds import REPOSITORY
 from harbortrainer.docker.integrity import privileged
 from harbortrainer.docker.keeping.ownership import BUILT, LABEL, NETWORK, RUN_ID, is_left_over
@@ -37,6 +37,7 @@ MAX_REFUSALS = 5  # of one removal, by a daemon that answers
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.2, 5.0  # before a removal is tried again
 DRAIN_SEC = 5.0
 END_SEC = 10.0  # for the processes of containers to be killed by a program that is root
+LATE = f"Docker has not removed it in {REQUEST_TIMEOUT_SEC} s"
 _LABELLED = {"label": f"{LABEL}=1"}
 _N_REAPERS = 4
 _DAY_SEC = 86400.0
@@ -71,7 +72,7 @@ class OwnedObject:
         except APIError as error:
             return str(error.explanation or error)
         except requests.ReadTimeout:  # others can be removed
-            return f"Docker has not removed it in {REQUEST_TIMEOUT_SEC} s"
+            return LATE
         return ""
 
 
@@ -130,16 +131,25 @@ def reap(run_id: str | None = None) -> list[str]:
     """Remove the objects of dead processes, and those of the run `run_id` unless another live process owns them.
 
     Shared images stay; images that Harbor's compose environment builds for one trial go. Safe to repeat. Objects that
-    Docker refuses to remove are logged. Blocking. Returns the names of what was removed. Raises
-    docker.errors.DockerException when the daemon does not answer.
+    Docker refuses to remove are logged; after _N_REAPERS removals that it left unanswered it is asked for no other.
+    Blocking. Returns the names of what was removed. Raises docker.errors.DockerException when the daemon does not
+    answer.
     """
-    removed: list[str] = []
+    removed, late = list[str](), list[str]()
+
+    def remove(thing: OwnedObject) -> str:
+        if len(late) >= _N_REAPERS:
+            return "Docker does not answer"
+        refusal = thing.remove()
+        late.extend([thing.name] if refusal == LATE else [])
+        return refusal
+
     condemned = [thing for thing in owned_objects() if is_left_over(thing.labels, run_id)]
     end_processes(condemned)
     with ThreadPoolExecutor(_N_REAPERS, thread_name_prefix="docker-reap") as pool:
         for kind, group in groupby(condemned, key=lambda thing: thing.kind):  # containers first: others depend on them
             things = list(group)
-            for thing, refusal in zip(things, pool.map(OwnedObject.remove, things), strict=True):
+            for thing, refusal in zip(things, pool.map(remove, things), strict=True):
                 if refusal:
                     _log.warning("%s %s cannot be removed: %s", kind, thing.name, refusal)
                 else:
@@ -147,11 +157,11 @@ def reap(run_id: str | None = None) -> list[str]:
     return removed
 
 
+@answered()
 def tidy(run_id: str | None = None) -> list[str]:
     """Remove before a run what dead runs and its earlier processes left, and images unused for UNUSED_DAYS or nameless.
 
-    Returns at most one line, on what was removed. Blocking. Raises docker.errors.DockerException when the daemon does
-    not answer.
+    Returns at most one line, on what was removed. Blocking. Raises EnvironmentFault when the daemon does not answer.
     """
     left = reap(run_id)
     old = [one for one in candidates(UNUSED_DAYS) if one.thing.kind == "image" and not one.thing.remove()]

@@ -20,7 +20,7 @@ from harbor.models.task.config import NetworkMode
 from harbortrainer.commands import command
 from harbortrainer.docker.box.compose import COMPOSE
 from harbortrainer.docker.checks.preflight import network_modes
-from harbortrainer.docker.daemon import engine
+from harbortrainer.docker.daemon import answered, engine
 from harbortrainer.docker.keeping.ownership import BRIDGE, LABEL, NETWORK
 from harbortrainer.docker.network.host_rules import COMPOSE_BRIDGES, set_rules
 from harbortrainer.errors import EnvironmentFault
@@ -97,6 +97,7 @@ def forget_network() -> None:
         _open.pop(os.environ.get("DOCKER_HOST"), None)
 
 
+@answered()
 def open_for(tasks: Sequence[Path]) -> None:
     """Open the network before the first trial if a phase of one of these tasks uses it."""
     if any(uses_network(task) for task in tasks):
