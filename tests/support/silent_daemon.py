@@ -29,7 +29,7 @@ class SilentDaemon(ThreadingMixIn, UnixStreamServer):
 class _Handler(BaseHTTPRequestHandler):
     """One connection to the daemon."""
 
-    server: SilentDaemon
+    server: SilentDaemon  # pyright: ignore[reportIncompatibleVariableOverride]
     protocol_version = "HTTP/1.1"
 
     def _answer(self) -> None:

@@ -92,7 +92,9 @@ class Daemon(FakeEngine):
     def exec_start(self, exec_id: str, socket: bool) -> Any:
         made = as_exec(self._command)
         buffered = SimpleNamespace(raw=SimpleNamespace(_fp=SimpleNamespace(fp=SimpleNamespace(peek=lambda: b""))))
-        return SimpleNamespace(fileno=made.fileno, _response=SimpleNamespace(**vars(buffered), close=made.close))
+        return SimpleNamespace(
+            fileno=made.fileno, _sock=made, _response=SimpleNamespace(**vars(buffered), close=made.close)
+        )
 
     def exec_inspect(self, exec_id: str) -> dict[str, Any]:
         code = self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]

@@ -40,11 +40,11 @@ class _Client(docker.APIClient):
     """A client whose every request has the client's limit; docker-py sends some, as an attach, without one."""
 
     @override
-    def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
+    def request(self, method: str, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
         try:
             return super().request(method, url, *args, **{"timeout": self.timeout} | kwargs)
         except requests.ReadTimeout as error:
-            asked = f"{method!s} {urlsplit(str(url)).path}"
+            asked = f"{method} {urlsplit(str(url)).path}"
             raise requests.ReadTimeout(f"Docker gave no answer to {asked} in time", request=error.request) from error
 
 
