@@ -51,8 +51,9 @@ def read_arguments[T](
         raise UserError(f"missing: {', '.join(names)} (give {how})") from None
     except InvalidBlueprintArg as error:
         raise UserError(_wrong_type(str(error))) from None
-    except ValueError as error:  # chz raises it for an argument without "="
-        raise UserError(" ".join(str(error).split())) from None
+    except ValueError:  # chz raises it for an argument without "="
+        lone = next(word for word in (*named, *left) if "=" not in word)
+        raise UserError(f"{lone}: neither a setting NAME=VALUE nor an option of this command; see --help") from None
 
 
 def _require_plain_keys(kind: type, named: Sequence[str]) -> None:
