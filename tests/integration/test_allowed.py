@@ -27,7 +27,7 @@ def test_what_an_ungraded_trial_depended_on_is_allowed_by_one_command(
         dockerfile=dockerfile,
         test=TEST,
         solve=WORK.format(name="10-hello"),
-        files={"instruction.md": "Configure the greeting Hello.\n"},
+        files={"instruction.md": "Say Hello.\n"},
     )
     before = asyncio.run(product_trial(task, WORK.format(name="first")))
     assert before.reward is None and "/etc/greetings/first" in before.fault

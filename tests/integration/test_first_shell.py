@@ -125,7 +125,7 @@ async def test_an_agents_phase_is_closed_without_a_command(tmp_path: Path, monke
         run = list[object]()
         monkeypatch.setattr(Shells, "run", lambda *given, **_: run.append(given))
         await environment.close_agent_phase(final=True)
-        assert not run and environment.phases.mounted == ("/etc/hosts",)
+        assert not run and environment.phases.mounted == {"/etc/hosts": "1.2.3.4 x\n"}
 
 
 async def test_the_runtime_waits_for_no_pipe(tmp_path: Path) -> None:

@@ -212,21 +212,22 @@ async def test_folders_are_renewed_whatever_is_there(environment: DockerEngineEn
     ("spoilt", "changed"),
     [
         ("mv /dev/null /dev/zero", None),
-        ("ln -sfn /app /dev/fd", ["/dev"]),
+        ("ln -sfn /app /dev/fd", {"/dev": ""}),
         ("rm -r /tmp; ln -s /app /tmp", None),
-        ("chmod 755 /dev/shm", ["/dev"]),
-        ("chown 5 /dev/null", ["/dev"]),
-        ("chmod 700 /; chmod 600 /etc/hosts", ["/", "/etc/hosts"]),
-        ("echo 1.2.3.4 x >> /etc/hosts", ["/etc/hosts"]),
-        ("printf '1.2.3.4\\tharbor\\n' >> /etc/hosts", []),
+        ("chmod 755 /dev/shm", {"/dev": ""}),
+        ("chown 5 /dev/null", {"/dev": ""}),
+        ("chmod 700 /; chmod 600 /etc/hosts", {"/": "", "/etc/hosts": ""}),
+        ("echo 1.2.3.4 x >> /etc/hosts", {"/etc/hosts": "1.2.3.4 x\n"}),
+        ("sed '1d' /etc/hosts > /h; cat /h > /etc/hosts", {"/etc/hosts": ""}),
+        ("printf '1.2.3.4\\tharbor\\n' >> /etc/hosts", {}),
         ("seq 100000 > /etc/hosts", None),
     ],
 )
 async def test_a_changed_system_is_seen(
-    environment: DockerEngineEnvironment, spoilt: str, changed: list[str] | None
+    environment: DockerEngineEnvironment, spoilt: str, changed: dict[str, str] | None
 ) -> None:
     network = {"/etc/hosts": await output(environment, "cat /etc/hosts")}
-    assert changed_system(environment.container, network) == []
+    assert changed_system(environment.container, network) == {}
     await output(environment, spoilt)
     if changed is not None:
         assert changed_system(environment.container, network) == changed

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import secrets
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ _WITH_SHELL = (
     "exec sleep 1000000000 </dev/null >/dev/null 2>&1"
 )
 _EXITING = 0x4  # PF_EXITING of Linux's include/linux/sched.h
+_KILLED = 1 << (signal.SIGKILL - 1)  # among the signals that a process has not met yet
 _LATE_SEC, _NAP_SEC = 5.0, 0.1  # after which a daemon knows that a container has ended
 _ENTRYPOINT_COMMAND = ("sh", "-c", "sleep infinity")  # Harbor's
 # Docker's default set without MKNOD, NET_RAW (packets of other containers) and SETPCAP. Package managers, su, and
@@ -236,7 +238,9 @@ def is_running(name: str) -> bool:
 def _lives(pid: int) -> bool:
     """Whether a process of this machine has not begun to end."""
     fields = fields_of(pid)
-    return fields is not None and fields[0] not in "ZX" and not int(fields[6]) & _EXITING
+    return (
+        fields is not None and fields[0] not in "ZX" and not int(fields[6]) & _EXITING and not int(fields[28]) & _KILLED
+    )
 
 
 def committed(name: str, run_id: str) -> str:
