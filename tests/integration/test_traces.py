@@ -180,6 +180,23 @@ def test_what_a_container_does_that_is_not_watched_any_more_is_not_told_of_anoth
         traces.close()
 
 
+def test_a_thread_keeps_its_events_when_a_container_that_had_its_number_is_given_back() -> None:
+    traces = Traces()
+    first, second = traces.lend(), traces.lend()
+    assert first is not None and second is not None
+    act = f"{ACTS}socket.create_server(('127.0.0.1', 9294)).close()"
+    with subprocess.Popen([sys.executable, "-c", act], stdin=subprocess.PIPE) as process:
+        for one in (first, second):
+            one.follow({process.pid})
+        traces.give_back(first)
+        process.communicate(b"\n")
+    time.sleep(0.1)  # two processors may write at once
+    second.take()
+    assert second.ports == {"tcp 9294"}
+    traces.give_back(second)
+    traces.close()
+
+
 def test_many_that_begin_at_once_wait_for_a_few_writes_and_each_has_its_events() -> None:
     """The kernel takes as long for one process as for a hundred, and longer with more processors."""
     traces, written, began = Traces(), list[str](), threading.Barrier(24)

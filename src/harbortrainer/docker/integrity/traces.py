@@ -315,7 +315,9 @@ class Traces:
         """Give what its threads do from now on to nobody; record nothing any more where nothing else is lent."""
         with self.lock:
             self._lent.discard(trace)
-            self._owners |= dict.fromkeys((*trace.followed, *trace.forked), None)
+            # a number may be another's thread by now
+            own = (one for one in (*trace.followed, *trace.forked) if self._owners.get(one) is trace)
+            self._owners |= dict.fromkeys(own, None)
             if self._lent:
                 return
         with self._writing, self.lock, contextlib.suppress(OSError):

@@ -342,6 +342,7 @@ class Watch:
             self.tampered |= {path for path in peeked if {*self.readers.get(path, ())} - self._uploads}
             self.late |= set(in_dev(self._first)) - self.written if self.trace else set()
             processes = living(self._first, self.before, look.processes, all_hold=is_short)
+            self.take_calls()  # a processor that wrote when it was read shows the rest a moment later
             lost = {"parent": 0, "cwd": "", "words": []}
             pids = {*self.programs, *self._ran}
             programs = {pid: lost | self.programs.get(pid, {}) | {"ran": self._ran.get(pid, [])} for pid in pids}
