@@ -23,7 +23,6 @@ from tests.support.docker_parts import a_run, remove_run, started, write_task
 from tests.support.living_attacks import ATTACKS, HONEST, VERIFIES, living
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-INSTANCES = Path("/sys/kernel/tracing/instances")
 DOCKERFILE = "FROM harbortrainer/tools:bookworm\nWORKDIR /app\n"
 LIMIT_SEC, MOST_MB = 60.0, 50.0
 AT_ONCE = 3  # containers: each mostly waits
@@ -100,7 +99,7 @@ async def test_without_a_living_process_nothing_is_traced(environment: DockerEng
         await environment.exec("cat /etc/passwd; echo 1 > /logs/verifier/reward.txt", user="root")
         enabled += [
             one.read_text()
-            for mounted in (INSTANCES, *Path(f"/proc/{watcher()}/fd").glob("*/instances"))  # or its own mount
+            for mounted in Path(f"/proc/{watcher()}/fd").glob("*/instances")
             for one in mounted.glob(f"{PREFIX}{watcher()}-*/events/raw_syscalls/sys_enter/enable")
         ]
     seen = sight.seen

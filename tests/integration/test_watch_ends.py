@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from tests.support.docker_parts import a_run, remove_run, started, write_task
 from tests.support.living_attacks import ATTACKS, VERIFIES, living
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-INSTANCES = Path("/sys/kernel/tracing/instances")
+TRACEFS = Path("/sys/kernel/tracing")  # where a machine has it, if anywhere
 DOCKERFILE = "FROM harbortrainer/tools:bookworm\nWORKDIR /app\n"
 LIMIT_SEC = 60.0
 TRAINER = """import asyncio, json, sys
@@ -38,18 +39,22 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def tracefs() -> Iterator[None]:
-    """Mounted where the tests look; the watcher mounts it for itself alone where it is not."""
-    if INSTANCES.is_dir():
-        yield
-        return
-    mounted = str(INSTANCES.parent)
-    subprocess.run(["mount", "-t", "tracefs", "tracefs", mounted], check=True)
+@contextmanager
+def mounted(folder: Path) -> Iterator[Path]:
+    """tracefs there; gives the folder of its instances, which are the machine's."""
+    subprocess.run(["mount", "-t", "tracefs", "tracefs", str(folder)], check=True)
     try:
-        yield
+        yield folder / "instances"
     finally:
-        subprocess.run(["umount", "--lazy", mounted], check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def instances(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "tracefs"
+    folder.mkdir()
+    with mounted(folder) as found:
+        yield found
 
 
 @pytest.fixture
@@ -121,13 +126,13 @@ async def test_a_trainer_of_any_user_watches(environment: DockerEngineEnvironmen
 
 @pytest.mark.parametrize("user", ["root", "another"])
 async def test_no_watcher_and_no_instance_outlives_a_killed_trainer(
-    environment: DockerEngineEnvironment, run_id: str, user: str
+    environment: DockerEngineEnvironment, run_id: str, instances: Path, user: str
 ) -> None:
     def kill() -> None:
-        before = set(INSTANCES.iterdir())
+        before = set(instances.iterdir())
         with trainer(environment, run_id, another_user() if user == "another" else []) as process:
             running = watchers(process.pid)
-            made = {one for one in INSTANCES.iterdir() if one.name.startswith(PREFIX)} - before
+            made = {one for one in instances.iterdir() if one.name.startswith(PREFIX)} - before
             assert made and bool(running) != bool(helpers(run_id))
             process.send_signal(signal.SIGKILL)
             until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in running) and not helpers(run_id))
@@ -136,8 +141,8 @@ async def test_no_watcher_and_no_instance_outlives_a_killed_trainer(
     await asyncio.to_thread(kill)
 
 
-def test_instances_of_killed_programs_are_removed_and_those_of_living_ones_are_not() -> None:
-    stale = INSTANCES / f"{PREFIX}0-stale"
+def test_instances_of_killed_programs_are_removed_and_those_of_living_ones_are_not(instances: Path) -> None:
+    stale = instances / f"{PREFIX}0-stale"
     living = Traces()
     stale.mkdir()
     others = Traces()
@@ -149,8 +154,20 @@ def test_instances_of_killed_programs_are_removed_and_those_of_living_ones_are_n
     assert not Path(living._folder).exists()
 
 
-def test_tracefs_is_mounted_for_the_watcher_alone_where_it_is_not(tmp_path: Path) -> None:
-    traces = Traces(str(tmp_path))
+def test_programs_that_begin_at_once_are_all_traced() -> None:
+    program = f"from {Traces.__module__} import Traces\nfor _ in range(12): one = Traces(); print(one.why); one.close()"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src"}
+    with ThreadPoolExecutor(4) as pool:
+        command = [sys.executable, "-c", program]
+        ended = [
+            pool.submit(subprocess.run, command, env=environment, capture_output=True, text=True) for _ in range(4)
+        ]
+    assert [(one.result().stdout, one.result().stderr) for one in ended] == [("\n" * 12, "")] * 4
+
+
+def test_a_trace_goes_on_when_tracefs_of_the_machine_is_unmounted() -> None:
+    with mounted(TRACEFS):
+        traces = Traces()
     try:
         assert traces.why == ""
         trace = traces.lend()

@@ -7,6 +7,7 @@ other processes of the machine are not recorded, but while there are traces, eac
 
 import contextlib
 import ctypes
+import fcntl
 import itertools
 import os
 import re
@@ -18,7 +19,6 @@ from typing import NamedTuple
 from harbortrainer.docker.integrity import syscalls
 
 PREFIX = "harbortrainer-"  # of the names of instances
-MOUNTED = "/sys/kernel/tracing"
 BUFFER_KB = 1024  # for each processor
 MOST_STRAYS, MOST_OWNED = 1024, 1 << 18
 MOST_CALLS, MOST_FORKED = 256, 65_536  # that are kept; a quarter of the machine's numbers for processes at most
@@ -170,8 +170,7 @@ class Traces:
     would take several times as long. `why`: containers cannot be traced; "" = they can.
     """
 
-    def __init__(self, mounted: str = MOUNTED) -> None:
-        """`mounted`: where tracefs is expected; elsewhere it is mounted for this program alone."""
+    def __init__(self) -> None:
         self.why, self._machine = "", os.uname().machine
         self.lock, self._writing = threading.Lock(), threading.Lock()  # the second is taken first
         self._waiting: set[int] = set()  # threads that are to be followed
@@ -186,25 +185,25 @@ class Traces:
             return
         try:
             with self._undo:
-                self._begin(mounted)
+                self._begin()
                 self._undo = self._undo.pop_all()
         except OSError as error:
             self.why = f"tracefs: {error}"
 
-    def _begin(self, root: str) -> None:
-        if not os.path.isdir(f"{root}/instances"):
-            mount = _own_mount()
-            self._undo.callback(os.close, mount)
-            root = f"/proc/self/fd/{mount}"
+    def _begin(self) -> None:
+        mount = _own_mount()
+        self._undo.callback(os.close, mount)
+        instances = f"/proc/self/fd/{mount}/instances"
         with open("/proc/sys/kernel/pid_max") as file:
             self._most = min(MOST_FORKED, int(file.read()) // 4)
-        _remove_stale(f"{root}/instances")
-        self._folder = f"{root}/instances/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
-        os.mkdir(self._folder)
-        self._undo.callback(os.rmdir, self._folder)
-        # Nobody can remove the instance while this is open.
-        self._pipe = os.open(f"{self._folder}/trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._undo.callback(os.close, self._pipe)
+        self._folder = f"{instances}/{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        with _alone(instances):
+            _remove_stale(instances)
+            os.mkdir(self._folder)
+            self._undo.callback(os.rmdir, self._folder)
+            # Nobody can remove the instance while this is open.
+            self._pipe = os.open(f"{self._folder}/trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._undo.callback(os.close, self._pipe)
         self._write("buffer_size_kb", str(BUFFER_KB))
         self._write("trace_clock", "global")  # a thread's start comes before what it does
         self._write("options/event-fork", "1")
@@ -344,6 +343,17 @@ class Traces:
             os.close(file)
 
 
+@contextlib.contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Let no other program of ours in here meanwhile: to it, an instance that is just being made is stale."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _remove_stale(folder: str) -> None:
     """Instances of programs that were killed; those of living ones are busy."""
     for name in os.listdir(folder):
@@ -353,7 +363,7 @@ def _remove_stale(folder: str) -> None:
 
 
 def _own_mount() -> int:
-    """tracefs on a descriptor, which no path and no other process shows. Raises OSError."""
+    """Mount tracefs on a descriptor alone: it stays when somebody unmounts the machine's. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def call(number: int, *arguments: object) -> int:
