@@ -17,10 +17,13 @@ from skyrl.tx.utils import generator
 from skyrl.tx.utils.generator import KVCache
 
 from repairs import engine_load
+from repairs.engine_lora import flattened
 from repairs.engine_programs import Program, TooLarge, compiling, programs
 from repairs.engine_shapes import SHORTEST
+from repairs.engine_slots import has_slots
 
 Flags = tuple[int, int, bool]  # width of the table of stop tokens, the most of top_k, whether any top_p is below 1
+UNSTACKED = ("unstacked",), "the weights of each layer"
 CHUNK = 256  # most tokens of a seat before the host looks again
 
 
@@ -89,9 +92,29 @@ def after(
     return State(cache, logits.astype(state.logits.dtype), keys)
 
 
+@jax.jit
+def unstacked(model: Any) -> Any:
+    """The weights of each layer by itself, which is a copy of them; nothing in the place of adapters."""
+
+    def own(path: tuple, value: jax.Array) -> jax.Array:
+        return jnp.zeros(0, value.dtype) if has_slots(path) else value
+
+    return jax.tree.map_with_path(own, model.get_decode_layers())
+
+
+def layers_of(model: Any, weights: Any) -> Any:
+    """What unstacked() gave, with the adapters that the model has by now."""
+
+    def own(path: tuple, value: jax.Array, weight: jax.Array) -> jax.Array:
+        return value if has_slots(path) else weight
+
+    return jax.tree.map_with_path(own, flattened(model.get_decode_layers()), weights)
+
+
 @partial(jax.jit, static_argnames=("max_top_k", "use_top_p"), donate_argnames=("state",))
 def advance(
     model: Any,
+    weights: Any,
     state: State,
     adapters: jax.Array,
     temperatures: jax.Array,
@@ -103,12 +126,13 @@ def advance(
     max_top_k: int,
     use_top_p: bool,
 ) -> tuple[State, jax.Array, jax.Array, jax.Array]:
-    """Samples at most `left` (B,) tokens of each seat, none of an empty one. `stops`: (B, S), -1 for none.
+    """Samples at most `left` (B,) tokens of each seat, none of an empty one. `weights`: what unstacked() gave;
+    `stops`: (B, S), -1 for none.
 
     Ends after limits[0] tokens, or when limits[1] seats have ended. Returns tokens, log-probabilities (B, CHUNK) and
     counts (B,).
     """
-    seats, layers, taken = left.shape[0], model.get_decode_layers(), (left > 0).sum()
+    seats, layers, taken = left.shape[0], layers_of(model, weights), (left > 0).sum()
     filters = top_k, top_p, max_top_k, use_top_p
 
     def goes_on(carry: tuple) -> jax.Array:
@@ -153,10 +177,11 @@ def spec(value: Any, shape: tuple[int, ...] | None = None) -> jax.ShapeDtypeStru
 
 
 class Decoder:
-    """The programs of a backend's sampling view."""
+    """The programs of a backend's sampling view. `weights`: of its layers, as long as somebody samples."""
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
+        self.weights: Any = None
         self._one: State | None = None  # shapes of one seat
 
     def _model(self) -> Any:
@@ -209,7 +234,9 @@ class Decoder:
 
     def chunk(self, flags: Flags, state: State, *arrays: Any) -> tuple[State, jax.Array, jax.Array, jax.Array]:
         """advance() of what it is given after the state. Empties `state`. Raises TooLarge."""
-        return self._call(advance, self._of_chunk(flags, state), state, *arrays, **named(flags))
+        if self.weights is None:
+            self.weights = self._call(unstacked, UNSTACKED)
+        return self._call(advance, self._of_chunk(flags, state), self.weights, state, *arrays, **named(flags))
 
     def has(self, flags: Flags, count: int, room: int) -> bool:
         """Whether the program of a chunk is made."""
@@ -248,8 +275,10 @@ class Decoder:
             return jax.ShapeDtypeStruct(shape, dtype)
 
         state, row, real = self.shapes(count, room), whole(count), whole(count, dtype=jnp.float32)
-        given = (state, row, real, whole(count, flags[0]), row, row, real, whole(2))
+        weights = jax.eval_shape(unstacked, model)
+        given = (weights, state, row, real, whole(count, flags[0]), row, row, real, whole(2))
         found = [(*self._of_chunk(flags, state), compiling(advance, mesh, model, *given, **named(flags)))]
+        found.append((*UNSTACKED, compiling(unstacked, mesh, model)))
         found.append(self._of_empty(count, room))
         for rows, length in prompts:
             arrays = (whole(rows, length), whole(rows, length), whole(rows), whole(rows, 2, dtype=jnp.uint32))

@@ -24,9 +24,22 @@ stock_expert = lora.LoRAExpert.__call__
 def low_rank(layer: Any, x: jax.Array, dtype: Any) -> jax.Array:
     """x A of every slot, shape (rows, ..., slots, rank)."""
     matrices = layer.lora_A[...].astype(dtype)
+    if matrices.ndim == 2:  # of flattened()
+        return (x @ matrices).reshape(*x.shape[:-1], layer.max_lora_adapters, -1)
     if isinstance(layer, lora.LoRAEmbed):
         return jnp.moveaxis(matrices[:, x], 0, -2)
     return jnp.einsum("n...i,sir->n...sr", x, matrices)
+
+
+def flattened(layers: Any) -> Any:
+    """Layers with each A, shape (slots, in, rank), as (in, slots * rank): a loop's steps need not transpose it."""
+
+    def flat(path: tuple, value: jax.Array) -> jax.Array:
+        if path[-2].key != "lora_A" or value.ndim != 3:  # experts' have one more
+            return value
+        return jnp.moveaxis(value, 0, 1).reshape(value.shape[1], -1)
+
+    return jax.tree.map_with_path(flat, layers)
 
 
 def apply_lora(self: Any, x: jax.Array, base_output: jax.Array, adapter_indices: jax.Array | None) -> jax.Array:

@@ -178,7 +178,7 @@ class Seats:
         self.queue.extendleft(reversed(again))
 
     def _leave(self) -> None:
-        self.rows, self.state, self.room = [], None, 0
+        self.rows, self.state, self.room, self.decoder.weights = [], None, 0, None
         self.backend.samplers.held = set()
 
     def _admit(self) -> list[Row]:
@@ -247,6 +247,8 @@ class Seats:
         free = [place for place, row in enumerate(self.rows) if row is None][: len(rows)]
         for place, row in zip(free, rows, strict=True):
             self.rows[place] = row
+        if length > COARSE:  # which takes much memory
+            self.decoder.weights = None
         new = self.decoder.prompts(*jax.device_put((ids, mask)), adapters, keys)
         state: Any = self.state
         self.state = None
@@ -259,6 +261,8 @@ class Seats:
         table = np.full((len(params), flags[0]), -1, np.int32)
         for place, one in enumerate(params):
             table[place, : len(one.stop_tokens or [])] = one.stop_tokens or []
+        # who asks for a free seat waits until the chunk ends
+        steps = self.steps if all(self.rows) else max(LEAST, self.steps // QUARTER)
         arrays = [
             np.array([row.slot if row else 0 for row in self.rows], np.int32),
             np.array([one.temperature for one in params], np.float32),
@@ -266,7 +270,7 @@ class Seats:
             np.array([row.left if row else 0 for row in self.rows], np.int32),
             np.array([one.top_k for one in params], np.int32),
             np.array([one.top_p for one in params], np.float32),
-            np.array([self.steps, -(-len(taken) // QUARTER)], np.int32),
+            np.array([steps, -(-len(taken) // QUARTER)], np.int32),
         ]
         known, began = self.decoder.has(flags, len(self.rows), self.room), time.monotonic()
         state: Any = self.state
