@@ -69,7 +69,7 @@ WORKDIR /app
 )
 
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n[[artifacts]]\nsource = "/app/hello.txt"\n'
-VERIFIER = {"tests/Dockerfile": BASE + "WORKDIR /app\nCOPY . /tests/\n"}
+VERIFIER = {"tests/Dockerfile": BASE + "WORKDIR /app\nCOPY . /tests/\nRUN sed -i s/unmade/made/ /tests/test.sh\n"}
 COMPOSE = {"environment/docker-compose.yaml": TWO_SERVICES}
 
 
@@ -87,6 +87,8 @@ def _steps(*names: str) -> dict[str, Any]:
 
 
 STEPS = _steps("one", "two")
+# The second step's files come with it, and its script makes one more.
+BROUGHT = {"steps/two/workdir/given": "x\n", "steps/two/workdir/setup.sh": "echo x > made\n"}
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
     "apt": {"dockerfile": APT, "solve": "tiny > hello.txt\n", "test": f"grep -qx packaged hello.txt && {ONE}"},
@@ -163,10 +165,16 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "separate-verifier": {
         "toml": SEPARATE,
         "files": VERIFIER,
-        "test": f"[ ! -e /left ] && {TEST}",
+        "test": f"[ ! -e /left ] && [ made = unmade ] && {TEST}",
         "solve": f"touch /left; {SOLVE}",
     },
     "multi-step": STEPS,
+    "multi-step-with-files": {
+        **STEPS,
+        "files": STEPS["files"]
+        | BROUGHT
+        | {"steps/two/tests/test.sh": f"#!/bin/bash\ncat given made && [ $(wc -l < hello.txt) = 2 ] && {ONE}"},
+    },
     "no-network": {
         "toml": '[environment]\nnetwork_mode = "no-network"\n',
         "test": f"[ $(ls /sys/class/net | wc -l) = 1 ] && {ONE}",

@@ -31,7 +31,7 @@ from harbortrainer.rollout.gates import Gates
 from harbortrainer.venues.harbor.environment import ENGINE_ENVIRONMENT, environment_config
 from harbortrainer.venues.harbor.grading import CAUSES, VERIFICATIONS, VERIFIER, unasked
 from harbortrainer.venues.harbor.install import failed_install
-from harbortrainer.venues.harbor.outcome import read_reward, recorded, ungraded
+from harbortrainer.venues.harbor.outcome import in_short, read_reward, recorded, ungraded
 from harbortrainer.venues.harbor.phases import Phases
 from harbortrainer.venues.harbor.trial import run_to_end
 
@@ -146,7 +146,7 @@ class QualificationTrials:
                 try:
                     trial = await Trial.create(config)
                 except (OSError, ValueError, RuntimeError, ImportError) as error:
-                    return QualificationTrial(None, _plain(type(error).__name__, str(error)))
+                    return QualificationTrial(None, in_short(type(error).__name__, str(error)))
                 phases = Phases(trial, None, self.gates, self.daemon, self.config.trial_timeout_sec)
                 try:
                     with noting() as noted:
@@ -210,7 +210,7 @@ def _result(result: TrialResult, folder: Path, seconds: float) -> QualificationT
     fault = ungraded(result)
     if fault is not None:
         message = fault.exception_message.replace(f"{folder}/", "")
-        return QualificationTrial(None, _plain(fault.exception_type, message), seconds)
+        return QualificationTrial(None, in_short(fault.exception_type, message), seconds)
     reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
     repeats = folder / REPEATS_FILE
     again = json.loads(repeats.read_text()) if repeats.exists() else {"rewards": (), "work": {}}
@@ -243,7 +243,3 @@ def _without_solution(task: Path, folder: Path) -> Path:
     copy = Path(shutil.copytree(task, folder / task.name, symlinks=True, ignore=solution))
     allow(copy, allowed(task))
     return copy
-
-
-def _plain(kind: str, message: str) -> str:
-    return f"{kind}: {' '.join(message.split())[:300]}"

@@ -3,6 +3,7 @@
 import logging
 import os
 import tomllib
+import warnings
 from collections.abc import Collection, Iterable
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -13,11 +14,11 @@ from harbortrainer.durable import listed as files
 from harbortrainer.durable.facts import fact
 from harbortrainer.durable.listed import Listed, read_list, write_list
 from harbortrainer.errors import UserError, one_line, some_of, wrong_field
-from harbortrainer.harbor import hasten_task_files
+from harbortrainer.harbor import hasten_task_files, is_plain
 from harbortrainer.tasks.task import Task
 
 QUARANTINE_FILE = "quarantine.txt"
-_RECIPES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
+_RECIPES = ("Dockerfile", "docker-compose.yaml", "singularity-compose.yaml")
 _TABLES = ("metadata", "environment", "solution")  # of task.toml, that are read here; `find_fault` names a wrong one
 _HEAD = "# Tasks that training leaves out: name, digest of what was checked, why. Made by: python -m src.tasks check\n"
 FETCHED_BY = {  # data sets that a clone of this repository lacks
@@ -114,6 +115,7 @@ def find_fault(path: Path) -> str | None:
 def _fault(path: Path) -> str | None:
     from harbor.models.task.task import Task as HarborTask  # half a second to import
     from pydantic import ValidationError
+    from scantree import SymlinkRecursionError
 
     hasten_task_files()
 
@@ -122,9 +124,12 @@ def _fault(path: Path) -> str | None:
             return f"no {needed}"
     try:
         task = HarborTask(path)
+        if not is_plain(path):  # Harbor follows links, and a circle ends its trials
+            with warnings.catch_warnings(action="ignore"):
+                _ = task.checksum
     except ValidationError as error:
         return f"task.toml: {wrong_field(error)}"
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SymlinkRecursionError) as error:
         why = one_line(error)
         return f"task.toml: {why}" if isinstance(error, tomllib.TOMLDecodeError) else why
     if not task.config.environment.docker_image and not any(
