@@ -157,7 +157,12 @@ def test_it_says_why_oracles_fail_and_warns_of_weak_tests_and_of_work_that_only_
     write_task(folder / "served", solve=HELLO + SERVE, **SERVED, **instructed(f"Serve /app on port {PORT}.\n"))
     write_task(folder / "silent", solve=HELLO, **SERVED, **instructed(f"Serve this folder on port {PORT}.\n"))
     write_task(folder / "broken", toml=FAST, solve="set -e\nmake-hello > hello.txt\n", **instructed("Say Hello.\n"))
-    write_task(folder / "weak", toml=FAST, test=f"[ -s hello.txt ] && {ONE} || {ZERO}\n", **instructed("Greet me.\n"))
+    server = '[[environment.mcp_servers]]\nname = "m"\ntransport = "stdio"\ncommand = "m"\n'
+    weak = {
+        "toml": f'{FAST}[environment]\nskills_dir = "/skills"\n{server}',
+        "test": f"[ -s hello.txt ] && {ONE} || {ZERO}\n",
+    }
+    write_task(folder / "weak", **weak, **instructed("Greet me.\n"))
     write_task(folder / "unnamed", **UNNAMED)
     write_task(
         folder / "unread", toml=FAST, test=f"{RIGHT} && echo 1/1 > {REWARD} || {ZERO}\n", **instructed("Say it.\n")

@@ -90,7 +90,7 @@ def test_broken_tasks_are_named_and_can_be_left_out(tmp_path: Path, without: str
     assert names(load_tasks(str(tmp_path), {"bad-one"})) == ["good"]
 
 
-def test_links_in_a_circle_and_a_compose_file_that_harbor_does_not_read_are_named(tmp_path: Path) -> None:
+def test_links_in_a_circle_and_files_that_harbor_does_not_read_are_named(tmp_path: Path) -> None:
     (make_task(tmp_path, "circle") / "environment/here").symlink_to(".")
     task = make_task(tmp_path, "links")
     (task / "environment/nowhere").symlink_to("/no/where")
@@ -99,6 +99,8 @@ def test_links_in_a_circle_and_a_compose_file_that_harbor_does_not_read_are_name
     assert (find_fault(task) or "").startswith("no environment/Dockerfile, no docker-compose.yaml")
     (task / "environment/docker-compose.yml").rename(task / "environment/Dockerfile")
     assert find_fault(task) is None
+    (task / "instruction.md").write_bytes(b"F\xfcr\n")
+    assert (find_fault(task) or "").startswith("task.toml or an instruction is not UTF-8: ")
 
 
 def test_digest_follows_content_names_and_modes(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, override
 
 from harbor.agents.base import BaseAgent
+from harbor.agents.capabilities import AgentCapabilities
 from harbor.agents.oracle import OracleAgent
 from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
@@ -43,10 +44,13 @@ SCRIPT_SEC = 60  # for a script, where the task has no limit for agents
 _MOST_OUTPUT = 20_000  # characters
 REPEAT_SEC = 15.0  # for the repeats of one trial's verifier
 _SLACK_SEC = 60.0
+_AS_AGENTS = AgentCapabilities(skills=True, mcp_servers=True, mcp_http_headers=True)  # of tasks that have them
 
 
 class TaskOracle(OracleAgent):
     """Harbor's oracle of the task in `task_dir`, whatever the trial's task is."""
+
+    capabilities = _AS_AGENTS
 
     def __init__(self, logs_dir: Path, task_dir: str, **kwargs: Any) -> None:
         super().__init__(logs_dir, Path(task_dir), TrialPaths(Path(logs_dir).parent), **kwargs)
@@ -57,6 +61,8 @@ class ScriptAgent(BaseAgent):
 
     After `seconds` it is cut, which the metadata say.
     """
+
+    capabilities = _AS_AGENTS
 
     def __init__(self, *args: Any, script: str = "true", seconds: int = SCRIPT_SEC, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

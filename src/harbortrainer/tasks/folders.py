@@ -26,6 +26,7 @@ FETCHED_BY = {  # data sets that a clone of this repository lacks
     "terminal-bench-2-1": "fetch it with scripts/get_terminal_bench.sh 2.1",
     "terminal-easy": "make it with python -m scripts.easy.make_tasks",
 }
+_UNREADABLE = {tomllib.TOMLDecodeError: "task.toml: ", UnicodeDecodeError: "task.toml or an instruction is not UTF-8: "}
 _SHOWN = 5  # broken tasks whose faults are printed
 _LEVELS = 3  # of folders below a folder without tasks that are searched for some
 _log = logging.getLogger("harbortrainer")
@@ -130,8 +131,7 @@ def _fault(path: Path) -> str | None:
     except ValidationError as error:
         return f"task.toml: {wrong_field(error)}"
     except (OSError, ValueError, RuntimeError, SymlinkRecursionError) as error:
-        why = one_line(error)
-        return f"task.toml: {why}" if isinstance(error, tomllib.TOMLDecodeError) else why
+        return _UNREADABLE.get(type(error), "") + one_line(error)
     if not task.config.environment.docker_image and not any(
         (path / "environment" / name).is_file() for name in _RECIPES
     ):

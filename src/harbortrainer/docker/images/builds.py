@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound
@@ -263,19 +263,18 @@ def build_with_cli(
         yield {"error": f"the Dockerfile uses {feature}; {NO_BUILDKIT}"}
         return
     words, compose_file = _words(command, context, reference, labels, dockerfile or context / "Dockerfile")
-    with (
-        compose_file,
-        subprocess.Popen(
-            [*command, *words],
-            env={**os.environ, "DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain"},
-            stdin=compose_file,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
-        assert process.stdout is not None
+    with subprocess.Popen(
+        [*command, *words],
+        env={**os.environ, "DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as given:
+            given.write(compose_file)
         threading.Thread(target=_kill_after, args=(stop, process), name="docker-build-stop", daemon=True).start()
         for line in process.stdout:
             yield {"stream": line}
@@ -286,15 +285,13 @@ def build_with_cli(
 
 def _words(
     command: Sequence[str], context: Path, reference: str, labels: Mapping[str, str], dockerfile: Path
-) -> tuple[list[str], IO[str]]:
+) -> tuple[list[str], str]:
     """The arguments of `buildkit_command`, and its input."""
-    given = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- the caller closes it
     if command[-1] == "build":
         marks = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
-        return ["--tag", reference, "--file", str(dockerfile), *marks, str(context)], given
+        return ["--tag", reference, "--file", str(dockerfile), *marks, str(context)], ""
     build = {"context": str(context), "dockerfile": str(dockerfile), "labels": dict(labels)}
-    given.write(json.dumps({"services": {"main": {"image": reference, "build": build}}}).replace("$", "$$"))
-    given.seek(0)
+    given = json.dumps({"services": {"main": {"image": reference, "build": build}}}).replace("$", "$$")
     return ["--project-name", "harbortrainer", "--file", "-", "build"], given
 
 

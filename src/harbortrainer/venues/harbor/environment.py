@@ -75,9 +75,8 @@ def environment_config(
     compose = task_dir / "environment" / COMPOSE
     if compose.exists():
         main = read_compose(compose)["services"].get(MAIN) or {}
-        if not (
-            task.environment.docker_image or {"build", "extends"} & {*main} or compose.with_name("Dockerfile").exists()
-        ):
+        given = task.environment.docker_image or compose.with_name("Dockerfile").exists()
+        if not (given or {"build", "extends"} & {*main}):
             raise UserError(
                 f"task {task_dir.name}: Harbor builds service {MAIN} of {COMPOSE}, and has no Dockerfile for it; add "
                 "environment/Dockerfile, or name its image as docker_image in task.toml"

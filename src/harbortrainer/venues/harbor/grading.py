@@ -182,11 +182,13 @@ class GradingVerifier(SafeVerifier):
                 return -math.inf
 
     async def _is_policys_fault(self, again: Again, error: Exception) -> bool:
-        """Whether verification breaks because of what the agent left: measured once a task and process."""
+        """Whether verification breaks because of what the agent left, which is not the task's solution.
+
+        Measured once a task and process.
+        """
         environment = self.environment
         assert isinstance(environment, DockerEngineEnvironment)
-        is_solution = environment.records_footprint  # no policy: it is the verifier that is broken
-        if is_solution or _is_machines(error) or not await environment.is_up():
+        if environment.records_footprint or _is_machines(error) or not await environment.is_up():
             return False
         return (await self._of_untouched(again))[0]
 
