@@ -87,8 +87,13 @@ def _steps(*names: str) -> dict[str, Any]:
 
 
 STEPS = _steps("one", "two")
-# The second step's files come with it, and its script makes one more.
-BROUGHT = {"steps/two/workdir/given": "x\n", "steps/two/workdir/setup.sh": "echo x > made\n"}
+# The second step brings files, one of them made by its script, and is done by another user than the first.
+BROUGHT = {
+    "steps/two/workdir/given": "x\n",
+    "steps/two/workdir/setup.sh": "echo x > made\n",
+    "steps/two/solution/solve.sh": f"#!/bin/bash\n{SOLVE.replace('>', '>>')}echo x > /etc/tool.conf\n",
+    "steps/two/tests/test.sh": f"#!/bin/bash\ncat given made /etc/tool.conf && [ $(wc -l < hello.txt) = 2 ] && {ONE}",
+}
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
     "apt": {"dockerfile": APT, "solve": "tiny > hello.txt\n", "test": f"grep -qx packaged hello.txt && {ONE}"},
@@ -170,10 +175,9 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
     "multi-step": STEPS,
     "multi-step-with-files": {
-        **STEPS,
-        "files": STEPS["files"]
-        | BROUGHT
-        | {"steps/two/tests/test.sh": f"#!/bin/bash\ncat given made && [ $(wc -l < hello.txt) = 2 ] && {ONE}"},
+        "dockerfile": BASE + "RUN useradd dev && mkdir /app && chown dev /app\nWORKDIR /app\n",
+        "toml": '[agent]\nuser = "dev"\n' + STEPS["toml"] + '[steps.agent]\nuser = "root"\n',
+        "files": STEPS["files"] | BROUGHT,
     },
     "no-network": {
         "toml": '[environment]\nnetwork_mode = "no-network"\n',

@@ -45,8 +45,9 @@ async def _run(environment: DockerEngineEnvironment) -> Footprint:
             await twin.open_agent_phase()
             agent = OracleAgent(twin.trial_paths.agent_dir, environment.task, twin.trial_paths)
             async with asyncio.timeout(task.config.agent.timeout_sec or SOLUTION_SEC):
-                with twin.with_default_user(task.config.agent.user):
-                    for step in task.config.steps or [None]:
+                for step in task.config.steps or [None]:
+                    own = step.agent.user if step else None
+                    with twin.with_default_user(task.config.agent.user if own is None else own):
                         if step:
                             await _set_up(twin, task, step.name)
                         await agent.run("", twin, AgentContext())
