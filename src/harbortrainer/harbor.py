@@ -168,7 +168,7 @@ def hasten_task_files() -> None:
 
     def plain(of: TaskFileFilter) -> bool:
         if "plain" not in vars(of):
-            vars(of)["plain"] = _is_plain(of.task_dir, of.IGNORE_FILENAME)
+            vars(of)["plain"] = is_plain(of.task_dir)
         return vars(of)["plain"]
 
     @functools.wraps(thorough)
@@ -189,15 +189,13 @@ def hasten_task_files() -> None:
 def _remember_digests() -> None:
     """Let Harbor digest a task's files once, and again when a stat of one changed; with links among them always."""
     from harbor import __version__
-    from harbor.models.task.file_filter import TaskFileFilter
     from harbor.models.task.task import Task
     from harbor.publisher.packager import Packager
 
     content, checksum = Packager.compute_content_hash, cast("Callable[[Task], str]", Task.checksum.fget)
 
     def remembered(task: Path, name: str, find: Callable[[], Any]) -> Any:
-        plain = _is_plain(task, TaskFileFilter.IGNORE_FILENAME)
-        return fact(task, f"{name} of Harbor {__version__}", find) if plain else find()
+        return fact(task, f"{name} of Harbor {__version__}", find) if is_plain(task) else find()
 
     def compute_content_hash(task_dir: Path) -> tuple[str, list[Path]]:
         def find() -> tuple[str, list[str]]:
@@ -212,9 +210,11 @@ def _remember_digests() -> None:
     Task.checksum = of  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _is_plain(task: Path, rules: str) -> bool:
-    """Whether no file of the task is named `rules`, and no link could lead to one."""
-    folders = [str(task)]
+def is_plain(task: Path) -> bool:
+    """Return whether no file of the task has patterns of files to leave out, and no link could lead to one."""
+    from harbor.models.task.file_filter import TaskFileFilter
+
+    rules, folders = TaskFileFilter.IGNORE_FILENAME, [str(task)]
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:

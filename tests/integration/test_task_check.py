@@ -21,7 +21,8 @@ from tests.support.tiers import first
 pytestmark = pytest.mark.usefixtures("docker_ready")
 FAST = "[agent]\ntimeout_sec = 60.0\n[verifier]\ntimeout_sec = 40.0\n"
 RIGHT = '[ "$(cat hello.txt 2>/dev/null)" = Hello ]'
-ONE, ZERO = "echo 1 > /logs/verifier/reward.txt", "echo 0 > /logs/verifier/reward.txt"
+REWARD = "/logs/verifier/reward.txt"
+ONE, ZERO = f"echo 1 > {REWARD}", f"echo 0 > {REWARD}"
 EVERY_FIFTH_FAILS = "n=$(($(cat /runs 2>/dev/null || echo 0) + 1)); echo $n > /runs\n"  # 20 %, and no chance in it
 TOOL = "#!/bin/sh\ngrep -qx Hello /app/hello.txt\n"
 # name -> (what is found, the task)
@@ -62,7 +63,7 @@ INSTALLS: dict[str, Any] = {
 # Every finding about a task's own parts, and attacks of two kinds; beside them a task that is good. Then the others.
 PLANTED = [
     (("broken-format", "broken-build", "oracle-fails", "no-op-passes", "hanging", "flaky"), ("plain",)),
-    (("no-reward", "pre-written", "replaced-tool", "readable"), ("user", "separate-verifier")),
+    (("no-reward", "pre-written", "replaced-tool", "readable"), ("user", "separate-verifier", "multi-step-with-files")),
 ]
 
 
@@ -156,15 +157,26 @@ def test_it_says_why_oracles_fail_and_warns_of_weak_tests_and_of_work_that_only_
     write_task(folder / "served", solve=HELLO + SERVE, **SERVED, **instructed(f"Serve /app on port {PORT}.\n"))
     write_task(folder / "silent", solve=HELLO, **SERVED, **instructed(f"Serve this folder on port {PORT}.\n"))
     write_task(folder / "broken", toml=FAST, solve="set -e\nmake-hello > hello.txt\n", **instructed("Say Hello.\n"))
-    write_task(folder / "weak", toml=FAST, test=f"[ -s hello.txt ] && {ONE} || {ZERO}\n", **instructed("Greet me.\n"))
+    server = '[[environment.mcp_servers]]\nname = "m"\ntransport = "stdio"\ncommand = "m"\n'
+    weak = {
+        "toml": f'{FAST}[environment]\nskills_dir = "/skills"\n{server}',
+        "test": f"[ -s hello.txt ] && {ONE} || {ZERO}\n",
+    }
+    write_task(folder / "weak", **weak, **instructed("Greet me.\n"))
     write_task(folder / "unnamed", **UNNAMED)
+    write_task(
+        folder / "unread", toml=FAST, test=f"{RIGHT} && echo 1/1 > {REWARD} || {ZERO}\n", **instructed("Say it.\n")
+    )
     _, tasks = check(folder, "n_oracle=2", "n_parallel=5")
-    verdicts = {"served": "good", "silent": "bad", "broken": "bad", "weak": "good", "unnamed": "good"}
+    verdicts = dict.fromkeys(("served", "weak", "unnamed"), "good") | dict.fromkeys(
+        ("silent", "broken", "unread"), "bad"
+    )
     assert {name: task["verdict"] for name, task in tasks.items()} == verdicts, tasks
     silent, broken = details(tasks["silent"])["oracle fails"], details(tasks["broken"])["oracle fails"]
     assert silent.startswith(f"nothing listened on port {PORT} when verification began; the tests printed last: curl: ")
     assert broken.startswith("the solution ended with exit code 127: ") and "make-hello: command not found" in broken
     assert "make-hello: command not found" in Path(broken.rpartition("its output: ")[2]).read_text()
+    assert details(tasks["unread"])["oracle fails"].startswith("the reward cannot be read: ")
     assert details(tasks["weak"])["hack: hollow work"].endswith(": /app/hello.txt")
     assert "/usr/local/bin/greet" in details(tasks["unnamed"])["honest work may be unasked"]
 

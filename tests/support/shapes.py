@@ -69,7 +69,7 @@ WORKDIR /app
 )
 
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n[[artifacts]]\nsource = "/app/hello.txt"\n'
-VERIFIER = {"tests/Dockerfile": BASE + "WORKDIR /app\nCOPY . /tests/\n"}
+VERIFIER = {"tests/Dockerfile": BASE + "WORKDIR /app\nCOPY . /tests/\nRUN sed -i s/unmade/made/ /tests/test.sh\n"}
 COMPOSE = {"environment/docker-compose.yaml": TWO_SERVICES}
 
 
@@ -87,6 +87,14 @@ def _steps(*names: str) -> dict[str, Any]:
 
 
 STEPS = _steps("one", "two")
+# The second step brings files, one of them made by its script, and is done by another user than the first.
+BROUGHT = {
+    "steps/one/tests/test.sh": f"#!/bin/bash\n{TEST}",
+    "steps/two/workdir/given": "x\n",
+    "steps/two/workdir/setup.sh": "echo x > made\n",
+    "steps/two/solution/solve.sh": f"#!/bin/bash\n{SOLVE}echo x > /etc/tool.conf\n",
+    "steps/two/tests/test.sh": f"#!/bin/bash\ncat given made /etc/tool.conf || cd /\n{TEST}",
+}
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
     "apt": {"dockerfile": APT, "solve": "tiny > hello.txt\n", "test": f"grep -qx packaged hello.txt && {ONE}"},
@@ -163,10 +171,15 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "separate-verifier": {
         "toml": SEPARATE,
         "files": VERIFIER,
-        "test": f"[ ! -e /left ] && {TEST}",
+        "test": f"[ ! -e /left ] && [ made = unmade ] && {TEST}",
         "solve": f"touch /left; {SOLVE}",
     },
     "multi-step": STEPS,
+    "multi-step-with-files": {
+        "dockerfile": BASE + "RUN useradd dev && mkdir /app && chown dev /app\nWORKDIR /app\n",
+        "toml": '[agent]\nuser = "dev"\n' + STEPS["toml"] + '[steps.agent]\nuser = "root"\n',
+        "files": STEPS["files"] | BROUGHT,
+    },
     "no-network": {
         "toml": '[environment]\nnetwork_mode = "no-network"\n',
         "test": f"[ $(ls /sys/class/net | wc -l) = 1 ] && {ONE}",

@@ -55,6 +55,22 @@ async def test_a_terminal_that_cannot_be_used_is_the_infrastructures(
         await Rig(tmp_path, [answer("ls\n")], reply).run()
 
 
+@pytest.mark.parametrize(
+    ("code", "said", "words"),
+    [
+        (127, "bash: line 9: tmux: command not found", "the image has none, and it could not be installed"),
+        (1, "17 16 /dev/pts/0", "its shell ended at once"),
+        (1, "no suitable socket path", "no suitable socket path"),
+    ],
+)
+async def test_a_terminal_that_does_not_start_says_why(tmp_path: Path, code: int, said: str, words: str) -> None:
+    def reply(command: str) -> tuple[int, str]:
+        return (code, said) if "new-session" in command else (0, "")
+
+    with pytest.raises(RuntimeError, match=f"tmux did not start: {words}"):
+        await Rig(tmp_path, [], reply).run()
+
+
 @pytest.mark.parametrize("keys", ["true\n", ""], ids=["a-command", "only-waiting"])
 def test_a_shell_that_has_ended_ends_the_wait(keys: str) -> None:
     """Also one that is still listed, because its parent, tmux in a trial, has not taken its exit status."""

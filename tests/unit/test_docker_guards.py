@@ -1,5 +1,6 @@
 """Ownership labels and the choice of environment: all without a daemon."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,25 @@ def test_wrong_settings_are_named(
 ) -> None:
     with pytest.raises(UserError, match=message):
         environment_config(environment_type, kwargs, make_task(), "run7")
+
+
+@pytest.mark.parametrize(
+    ("main", "is_refused"),
+    [
+        ("{image: a}", True),
+        ("", True),
+        ("{build: {dockerfile: Other}}", False),
+        ("{extends: {file: b, service: c}}", False),
+    ],
+)
+def test_a_compose_file_without_what_builds_its_main_service_is_refused(
+    make_task: MakeTask, main: str, is_refused: bool
+) -> None:
+    task = make_task(compose=f"services:\n  main: {main}\n")
+    environment_config("docker", {}, task, "run7")
+    (task / "environment" / "Dockerfile").unlink()
+    with pytest.raises(UserError, match="no Dockerfile") if is_refused else contextlib.nullcontext():
+        environment_config("docker", {}, task, "run7")
 
 
 STEP = '[[steps]]\nname = "one"\n'

@@ -1,3 +1,4 @@
+import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_digest_ignores_what_the_build_ignores(tmp_path: Path) -> None:
 
 def test_a_silent_build_by_the_cli_ends_when_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cli = tmp_path / "docker"
-    cli.write_text("#!/bin/sh\necho begun\nexec sleep 600\n")
+    cli.write_text('#!/bin/sh\necho begun\n[ "$1" = build ] && exec sleep 600\nexit 0\n')
     cli.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     stop = threading.Event()
@@ -61,6 +62,20 @@ def test_a_silent_build_by_the_cli_ends_when_it_is_stopped(tmp_path: Path, monke
     assert next(events) == {"stream": "begun\n"}
     stop.set()
     assert [set(event) for event in events] == [{"error"}]
+
+
+def test_without_buildx_compose_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli = tmp_path / "docker"
+    cli.write_text('#!/bin/sh\n[ "$1" = compose ] || exit 1\n[ $2 = version ] && echo 2 || { echo "$@"; cat; }\n')
+    cli.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    stop = threading.Event()
+    events = build_with_cli(tmp_path, "t", {"a": "b$c"}, "heredoc", stop)
+    words, given = [event["stream"] for event in events]
+    stop.set()
+    build = {"context": str(tmp_path), "dockerfile": f"{tmp_path}/Dockerfile", "labels": {"a": "b$$c"}}
+    assert words.endswith(" --file - build\n")
+    assert json.loads(given) == {"services": {"main": {"image": "t", "build": build}}}
 
 
 def test_remarks_on_images_have_a_kind_and_name_the_task() -> None:

@@ -15,6 +15,7 @@ from harbortrainer.docker.checks.preflight import (
     check_tools,
     task_needs,
 )
+from harbortrainer.docker.images.builds import buildkit_command
 from harbortrainer.errors import EnvironmentFault, UserError
 from tests.support.task_folder import write_task
 
@@ -126,19 +127,20 @@ def test_missing_tools_are_named_with_who_needs_them(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("script", "able"),
+    ("script", "word"),
     [
-        ('[ "$1" = buildx ]', True),
-        ('[ "$1" = --version ] && echo Docker version 20.10.24, build 1', True),
-        ('[ "$1" = --version ] && echo Docker version 28.2.2, build 1', False),
+        ('[ "$1" = buildx ]', "build"),
+        ('[ "$1" = --version ] && echo Docker version 20.10.24, build 1', "build"),
+        ('[ "$1" = --version ] && echo Docker version 28.2.2, build 1', None),
+        ('[ "$1" = compose ]', "compose"),
     ],
 )
-def test_which_cli_can_buildkit(script: str, able: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_which_cli_can_buildkit(script: str, word: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cli = tmp_path / "docker"
     cli.write_text(f"#!/bin/sh\n{script} && echo yes\n")
     cli.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    assert preflight.can_buildkit() is able
+    assert buildkit_command() == (["docker", word] if word else [])
 
 
 # -- what tasks ask for

@@ -5,12 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harbor.models.task.task import Task
 from harbor.models.trial.paths import TrialPaths
 from harbor.verifier.verifier import VerifierOutputParseError
 
 from harbortrainer.docker.box.archive import REWARD
+from harbortrainer.venues.harbor.grading import GradingVerifier
 from harbortrainer.venues.harbor.install import outputs
 from harbortrainer.venues.harbor.reward_files import SafeVerifier
+from tests.support.docker_parts import environment_of
+from tests.support.task_folder import write_task
 
 
 @pytest.fixture
@@ -62,10 +66,21 @@ def test_beside_a_reward_may_be_what_is_no_number(verifier: SafeVerifier) -> Non
     for beside in ("[1.0, 0.5]", '"why"', "null", "NaN", '{"rows": 5}'):
         file.write_text(f'{{"reward": 0.5, "rows": {beside}, "success": 1}}')
         assert verifier._parse_reward_json() == {"reward": 0.5}, beside
-    for wrong in ('{"reward": [1.0]}', '{"reward": NaN}', '{"score": 1.0, "why": "x"}', '["reward"]', '{"reward": 1'):
+    others = "1", "true", '["reward"]', '{"reward": 1'
+    for wrong in ('{"reward": [1.0]}', '{"reward": NaN}', '{"score": 1.0, "why": "x"}', *others):
         file.write_text(wrong)
         with pytest.raises(VerifierOutputParseError):
             verifier._parse_reward_json()
+
+
+@pytest.mark.parametrize("image", ['docker_image = "a"\n', "", None])
+def test_tests_of_a_verifiers_own_image_are_left_as_it_has_them(tmp_path: Path, image: str | None) -> None:
+    """`image`: of the verifier; None = tests/Dockerfile makes it, "" = it is the agent's."""
+    toml = f"[verifier.environment]\n{image}" if image else '[verifier]\nenvironment_mode = "separate"\n'
+    own = {} if image is not None else {"tests/Dockerfile": "FROM a\n"}
+    task = Task(write_task(tmp_path / "task", toml=toml, files=own))
+    verifier = GradingVerifier(task, TrialPaths(tmp_path), environment_of(task.task_dir, ""))
+    assert bool(verifier._resolve_tests()[0]) is (image == "")
 
 
 def test_of_what_tests_printed_the_beginning_and_the_end_are_read(verifier: SafeVerifier) -> None:

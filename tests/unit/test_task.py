@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harbortrainer.errors import UserError
-from harbortrainer.tasks.folders import digest, load_tasks
+from harbortrainer.tasks.folders import digest, find_fault, load_tasks
 from harbortrainer.tasks.task import Task
 
 
@@ -88,6 +88,19 @@ def test_broken_tasks_are_named_and_can_be_left_out(tmp_path: Path, without: str
         load_tasks(str(tmp_path))
     assert "\n" not in str(caught.value) and "leave them out: tasks_exclude=bad-one" in str(caught.value)
     assert names(load_tasks(str(tmp_path), {"bad-one"})) == ["good"]
+
+
+def test_links_in_a_circle_and_files_that_harbor_does_not_read_are_named(tmp_path: Path) -> None:
+    (make_task(tmp_path, "circle") / "environment/here").symlink_to(".")
+    task = make_task(tmp_path, "links")
+    (task / "environment/nowhere").symlink_to("/no/where")
+    (task / "environment/Dockerfile").rename(task / "environment/docker-compose.yml")
+    assert (find_fault(tmp_path / "circle") or "").startswith("Symlink recursion: ")
+    assert (find_fault(task) or "").startswith("no environment/Dockerfile, no docker-compose.yaml")
+    (task / "environment/docker-compose.yml").rename(task / "environment/Dockerfile")
+    assert find_fault(task) is None
+    (task / "instruction.md").write_bytes(b"F\xfcr\n")
+    assert (find_fault(task) or "").startswith("task.toml or an instruction is not UTF-8: ")
 
 
 def test_digest_follows_content_names_and_modes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.errors import DiskFault
 
-_METHOD = 5  # raise it when a fact is found in another way
+_METHOD = 6  # raise it when a fact is found in another way
 _SETTLED_NS = 50_000_000  # a file that changed less than this before it was read may change again in the same tick
 
 

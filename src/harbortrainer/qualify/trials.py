@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, override
 
 from harbor.agents.base import BaseAgent
+from harbor.agents.capabilities import AgentCapabilities
 from harbor.agents.oracle import OracleAgent
 from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.context import AgentContext
@@ -31,7 +32,7 @@ from harbortrainer.rollout.gates import Gates
 from harbortrainer.venues.harbor.environment import ENGINE_ENVIRONMENT, environment_config
 from harbortrainer.venues.harbor.grading import CAUSES, VERIFICATIONS, VERIFIER, unasked
 from harbortrainer.venues.harbor.install import failed_install
-from harbortrainer.venues.harbor.outcome import read_reward, recorded, ungraded
+from harbortrainer.venues.harbor.outcome import in_short, read_reward, recorded, ungraded
 from harbortrainer.venues.harbor.phases import Phases
 from harbortrainer.venues.harbor.trial import run_to_end
 
@@ -43,10 +44,13 @@ SCRIPT_SEC = 60  # for a script, where the task has no limit for agents
 _MOST_OUTPUT = 20_000  # characters
 REPEAT_SEC = 15.0  # for the repeats of one trial's verifier
 _SLACK_SEC = 60.0
+_AS_AGENTS = AgentCapabilities(skills=True, mcp_servers=True, mcp_http_headers=True)  # of tasks that have them
 
 
 class TaskOracle(OracleAgent):
     """Harbor's oracle of the task in `task_dir`, whatever the trial's task is."""
+
+    capabilities = _AS_AGENTS
 
     def __init__(self, logs_dir: Path, task_dir: str, **kwargs: Any) -> None:
         super().__init__(logs_dir, Path(task_dir), TrialPaths(Path(logs_dir).parent), **kwargs)
@@ -57,6 +61,8 @@ class ScriptAgent(BaseAgent):
 
     After `seconds` it is cut, which the metadata say.
     """
+
+    capabilities = _AS_AGENTS
 
     def __init__(self, *args: Any, script: str = "true", seconds: int = SCRIPT_SEC, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -146,7 +152,7 @@ class QualificationTrials:
                 try:
                     trial = await Trial.create(config)
                 except (OSError, ValueError, RuntimeError, ImportError) as error:
-                    return QualificationTrial(None, _plain(type(error).__name__, str(error)))
+                    return QualificationTrial(None, in_short(type(error).__name__, str(error)))
                 phases = Phases(trial, None, self.gates, self.daemon, self.config.trial_timeout_sec)
                 try:
                     with noting() as noted:
@@ -210,7 +216,7 @@ def _result(result: TrialResult, folder: Path, seconds: float) -> QualificationT
     fault = ungraded(result)
     if fault is not None:
         message = fault.exception_message.replace(f"{folder}/", "")
-        return QualificationTrial(None, _plain(fault.exception_type, message), seconds)
+        return QualificationTrial(None, in_short(fault.exception_type, message), seconds)
     reward, problem = read_reward(result.verifier_result.rewards if result.verifier_result else None)
     repeats = folder / REPEATS_FILE
     again = json.loads(repeats.read_text()) if repeats.exists() else {"rewards": (), "work": {}}
@@ -243,7 +249,3 @@ def _without_solution(task: Path, folder: Path) -> Path:
     copy = Path(shutil.copytree(task, folder / task.name, symlinks=True, ignore=solution))
     allow(copy, allowed(task))
     return copy
-
-
-def _plain(kind: str, message: str) -> str:
-    return f"{kind}: {' '.join(message.split())[:300]}"

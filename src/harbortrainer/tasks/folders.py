@@ -3,6 +3,7 @@
 import logging
 import os
 import tomllib
+import warnings
 from collections.abc import Collection, Iterable
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -13,11 +14,11 @@ from harbortrainer.durable import listed as files
 from harbortrainer.durable.facts import fact
 from harbortrainer.durable.listed import Listed, read_list, write_list
 from harbortrainer.errors import UserError, one_line, some_of, wrong_field
-from harbortrainer.harbor import hasten_task_files
+from harbortrainer.harbor import hasten_task_files, is_plain
 from harbortrainer.tasks.task import Task
 
 QUARANTINE_FILE = "quarantine.txt"
-_RECIPES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "singularity-compose.yaml")
+_RECIPES = ("Dockerfile", "docker-compose.yaml", "singularity-compose.yaml")
 _TABLES = ("metadata", "environment", "solution")  # of task.toml, that are read here; `find_fault` names a wrong one
 _HEAD = "# Tasks that training leaves out: name, digest of what was checked, why. Made by: python -m src.tasks check\n"
 FETCHED_BY = {  # data sets that a clone of this repository lacks
@@ -25,6 +26,7 @@ FETCHED_BY = {  # data sets that a clone of this repository lacks
     "terminal-bench-2-1": "fetch it with scripts/get_terminal_bench.sh 2.1",
     "terminal-easy": "make it with python -m scripts.easy.make_tasks",
 }
+_UNREADABLE = {tomllib.TOMLDecodeError: "task.toml: ", UnicodeDecodeError: "task.toml or an instruction is not UTF-8: "}
 _SHOWN = 5  # broken tasks whose faults are printed
 _LEVELS = 3  # of folders below a folder without tasks that are searched for some
 _log = logging.getLogger("harbortrainer")
@@ -114,6 +116,7 @@ def find_fault(path: Path) -> str | None:
 def _fault(path: Path) -> str | None:
     from harbor.models.task.task import Task as HarborTask  # half a second to import
     from pydantic import ValidationError
+    from scantree import SymlinkRecursionError
 
     hasten_task_files()
 
@@ -122,11 +125,13 @@ def _fault(path: Path) -> str | None:
             return f"no {needed}"
     try:
         task = HarborTask(path)
+        if not is_plain(path):  # Harbor follows links, and a circle ends its trials
+            with warnings.catch_warnings(action="ignore"):
+                _ = task.checksum
     except ValidationError as error:
         return f"task.toml: {wrong_field(error)}"
-    except (OSError, ValueError, RuntimeError) as error:
-        why = one_line(error)
-        return f"task.toml: {why}" if isinstance(error, tomllib.TOMLDecodeError) else why
+    except (OSError, ValueError, RuntimeError, SymlinkRecursionError) as error:
+        return _UNREADABLE.get(type(error), "") + one_line(error)
     if not task.config.environment.docker_image and not any(
         (path / "environment" / name).is_file() for name in _RECIPES
     ):

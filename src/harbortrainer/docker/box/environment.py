@@ -82,7 +82,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         }  # fmt: skip
         self._given = args, {**kwargs, **self._limits, "run_id": run_id, "prebuilt_only": prebuilt_only}
         self._prebuilt_only = prebuilt_only
-        self._records_footprint = records_footprint
+        self.records_footprint = records_footprint
         self.run_id = run_id
         self._pids_limit = pids_limit
         self.container = container_name(self.session_id)
@@ -175,7 +175,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
 
     async def close_agent_phase(self, *, final: bool) -> None:
         """Call it before a verifier runs here; `final`: the agent does not act again. See AgentPhases.close."""
-        if self._records_footprint and final:
+        if self.records_footprint and final:
             await self._record()
         await self.phases.close()
 

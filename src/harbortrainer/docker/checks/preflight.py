@@ -6,7 +6,6 @@ import os
 import re
 import resource
 import shutil
-import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +21,7 @@ from harbor.utils.env import get_required_host_vars
 from harbortrainer.commands import command
 from harbortrainer.docker.box.compose import COMPOSE
 from harbortrainer.docker.daemon import answered, engine
-from harbortrainer.docker.images.builds import buildkit_feature, is_here
+from harbortrainer.docker.images.builds import NO_BUILDKIT, buildkit_command, buildkit_feature, is_here, printed
 from harbortrainer.docker.images.image import task_reference
 from harbortrainer.durable.facts import fact
 from harbortrainer.errors import EnvironmentFault, UserError
@@ -32,7 +31,6 @@ MIN_API = (1, 40)  # Docker 19.03
 MIN_FREE_BYTES = 2 * 1024**3
 DESCRIPTORS_BESIDE_ENVS = 256
 DESCRIPTORS_AN_ENV = 8
-_CLI_SEC = 30
 _MIB = 1024**2
 _VARIABLE = re.compile(r"(?<!\$)\$(?:\{(\w+)\}|([A-Za-z_]\w*))")  # of a compose file, without a default
 _LOG_MOUNT = re.compile(r"(?:ENV|HOST)_(?:VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH")  # Harbor sets these, too
@@ -186,23 +184,12 @@ def check_cpus(needs: Sequence[TaskNeeds], have: int, findings: Findings) -> Non
 
 def check_tools(needs: Sequence[TaskNeeds], findings: Findings) -> None:
     """Check the docker CLI and its plugins, for the tasks that need them."""
-    if (composed := [task for task in needs if task.compose]) and not _output("docker", "compose", "version"):
+    if (composed := [task for task in needs if task.compose]) and not printed("docker", "compose", "version"):
         findings.errors.append(
             f"{_named(composed)}: docker-compose.yaml needs the docker CLI with its compose plugin: install it"
         )
-    if (built := [task for task in needs if task.buildkit]) and not can_buildkit():
-        findings.errors.append(
-            f"{_named(built)}: the Dockerfile uses {built[0].buildkit}: install the docker CLI with its buildx plugin"
-        )
-
-
-def can_buildkit() -> bool:
-    """Return whether the CLI has buildx, or is old enough (before 23) to have BuildKit built in."""
-    if _output("docker", "buildx", "version"):
-        return True
-    version = _output("docker", "--version").removeprefix("Docker version ")
-    major = version.partition(".")[0]
-    return major.isdigit() and int(major) < 23
+    if (built := [task for task in needs if task.buildkit]) and not buildkit_command():
+        findings.errors.append(f"{_named(built)}: the Dockerfile uses {built[0].buildkit}: {NO_BUILDKIT}")
 
 
 def check_gpus(needs: Sequence[TaskNeeds], runtimes: Collection[str], findings: Findings) -> None:
@@ -265,17 +252,6 @@ def _compose_variables(task_dir: Path) -> list[str]:
 def _is_to_build(task: TaskNeeds) -> bool:
     """Whether its Dockerfile needs BuildKit and Docker lacks its image."""
     return task.buildkit is not None and not is_here(task_reference(task.path / "environment"))
-
-
-def _output(*command: str) -> str:
-    """What a command prints; "" when it is missing or fails."""
-    if shutil.which(command[0]) is None:
-        return ""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_CLI_SEC)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 def _leave_out(tasks: Sequence[TaskNeeds]) -> str:

@@ -3,14 +3,14 @@
 import contextlib
 import functools
 import hashlib
+import json
 import logging
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ _BUILT = "Successfully built "
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LOG_TAIL_LINES = 20
 _LOCK_SEC = 0.2  # between two tries to get a lock
+_CLI_SEC = 30
+NO_BUILDKIT = "install the docker CLI with its buildx or compose plugin"
 _log = logging.getLogger(__name__)
 _FEATURES = {
     "# syntax=": re.compile(r"\A(?:\s*#[^\n]*\n)*\s*#\s*syntax\s*=", re.IGNORECASE),
@@ -253,32 +255,64 @@ def build_with_cli(
     stop: threading.Event,
     dockerfile: Path | None = None,
 ) -> Iterator[dict[str, str]]:
-    """Build with `docker build`; yields events in the Engine API's form ("stream" or "error").
+    """Build by `buildkit_command`; yields events in the Engine API's form ("stream" or "error").
 
     Setting `stop` ends it; set it afterwards in any case, since a thread waits for it.
     """
-    if shutil.which("docker") is None:
-        yield {"error": f"the Dockerfile uses {feature}; install the docker CLI with its buildx plugin"}
+    if not (command := buildkit_command()):
+        yield {"error": f"the Dockerfile uses {feature}; {NO_BUILDKIT}"}
         return
-    command = ["docker", "build", "--progress=plain", "--tag", reference]
-    command += ["--file", str(dockerfile)] if dockerfile else []
-    command += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+    words, compose_file = _words(command, context, reference, labels, dockerfile or context / "Dockerfile")
     with subprocess.Popen(
-        [*command, str(context)],
-        env={**os.environ, "DOCKER_BUILDKIT": "1"},
-        stdin=subprocess.DEVNULL,
+        [*command, *words],
+        env={**os.environ, "DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain"},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
     ) as process:
-        assert process.stdout is not None
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as given:
+            given.write(compose_file)
         threading.Thread(target=_kill_after, args=(stop, process), name="docker-build-stop", daemon=True).start()
         for line in process.stdout:
             yield {"stream": line}
         code = process.wait()
     if code != 0:
-        yield {"error": f"docker build (the Dockerfile uses {feature}) ended with code {code}"}
+        yield {"error": f"{' '.join(command)} (the Dockerfile uses {feature}) ended with code {code}"}
+
+
+def _words(
+    command: Sequence[str], context: Path, reference: str, labels: Mapping[str, str], dockerfile: Path
+) -> tuple[list[str], str]:
+    """The arguments of `buildkit_command`, and its input."""
+    if command[-1] == "build":
+        marks = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
+        return ["--tag", reference, "--file", str(dockerfile), *marks, str(context)], ""
+    build = {"context": str(context), "dockerfile": str(dockerfile), "labels": dict(labels)}
+    given = json.dumps({"services": {"main": {"image": reference, "build": build}}}).replace("$", "$$")
+    return ["--project-name", "harbortrainer", "--file", "-", "build"], given
+
+
+def buildkit_command() -> list[str]:
+    """Return the CLI's command that has BuildKit: with buildx or before version 23 `docker build`, else Compose.
+
+    [] = there is none.
+    """
+    major = printed("docker", "--version").removeprefix("Docker version ").partition(".")[0]
+    if printed("docker", "buildx", "version") or (major.isdigit() and int(major) < 23):
+        return ["docker", "build"]
+    return ["docker", "compose"] if printed("docker", "compose", "version") else []
+
+
+def printed(*command: str) -> str:
+    """Return what a command prints; "" when it is missing or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_CLI_SEC)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def _kill_after(stop: threading.Event, process: subprocess.Popen[str]) -> None:

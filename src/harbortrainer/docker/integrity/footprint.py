@@ -19,7 +19,7 @@ from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.errors import one_line
 
 FOOTPRINT = "footprint.json"  # in the folder of a trial that records one
-_METHOD = 5  # raise it when footprints are recorded in another way
+_METHOD = 6  # raise it when footprints are recorded in another way
 N_AT_ONCE = 4  # solutions
 _DAEMONS = (DockerException, requests.RequestException)  # errors that no solution causes
 _log = logging.getLogger("harbortrainer")
@@ -34,11 +34,12 @@ def solutions(task: Path) -> list[Path]:
 
 
 def footprint_key(task: Path, image: Image) -> str | None:
-    """Return the digest of the image, the solution and task.toml; None = the task has no solution. Blocking."""
+    """Return the digest of image, task.toml, solution and files of steps; None = it has no solution. Blocking."""
     if not (folders := solutions(task)):
         return None
     parts = [str(_METHOD), engine().inspect_image(image.reference)["Id"], (task / "task.toml").read_text()]
-    parts += [f"{one.relative_to(task)} {content_digest(one)}" for one in folders]
+    given = sorted(task.glob("steps/*/workdir"))
+    parts += [f"{one.relative_to(task)} {content_digest(one)}" for one in (*folders, *given)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -45,9 +45,20 @@ async def _run(environment: DockerEngineEnvironment) -> Footprint:
             await twin.open_agent_phase()
             agent = OracleAgent(twin.trial_paths.agent_dir, environment.task, twin.trial_paths)
             async with asyncio.timeout(task.config.agent.timeout_sec or SOLUTION_SEC):
-                with twin.with_default_user(task.config.agent.user):
-                    for _ in task.config.steps or [None]:
+                for step in task.config.steps or [None]:
+                    own = step.agent.user if step else None
+                    with twin.with_default_user(task.config.agent.user if own is None else own):
+                        if step:
+                            await _set_up(twin, task, step.name)
                         await agent.run("", twin, AgentContext())
             return await twin.phases.observe()
         finally:
             await twin.stop(delete=True)
+
+
+async def _set_up(twin: DockerEngineEnvironment, task: Task, step: str) -> None:
+    """Bring a step's files and run its script, as Harbor does before the step's agent."""
+    if (files := task.paths.step_workdir_dir(step)).is_dir():
+        await twin.upload_dir(files, twin.workdir)
+    if task.paths.step_setup_path(step).is_file():
+        await twin.exec("bash ./setup.sh")

@@ -11,7 +11,7 @@ from harbor.models.trial.config import EnvironmentConfig
 from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, StringConstraints, ValidationError
 
 from harbortrainer.config import Config
-from harbortrainer.docker.box.compose import COMPOSE, read_compose
+from harbortrainer.docker.box.compose import COMPOSE, MAIN, read_compose
 from harbortrainer.docker.checks.preflight import network_modes, task_needs
 from harbortrainer.errors import UserError, wrong_field
 from harbortrainer.harbor import task_config
@@ -74,7 +74,13 @@ def environment_config(
     own = {name: value for name, value in environment_kwargs.items() if name not in options}
     compose = task_dir / "environment" / COMPOSE
     if compose.exists():
-        read_compose(compose)
+        main = read_compose(compose)["services"].get(MAIN) or {}
+        given = task.environment.docker_image or compose.with_name("Dockerfile").exists()
+        if not (given or {"build", "extends"} & {*main}):
+            raise UserError(
+                f"task {task_dir.name}: Harbor builds service {MAIN} of {COMPOSE}, and has no Dockerfile for it; add "
+                "environment/Dockerfile, or name its image as docker_image in task.toml"
+            )
         return _config(own, {"run_id": run_id}, import_path=COMPOSE_ENVIRONMENT)
     for name in own:
         if name not in _FIELDS:

@@ -11,7 +11,8 @@ from typing import Any, override
 
 import requests
 from docker.errors import DockerException
-from harbor.models.task.config import TaskConfig
+from harbor.models.task.config import StepConfig, TaskConfig
+from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
 from harbor.models.trial.paths import EnvironmentPaths
 from harbor.models.verifier.result import VerifierResult
 from harbor.verifier.verifier import (
@@ -68,6 +69,11 @@ class GradingVerifier(SafeVerifier):
     trial has none, and the environment's verdict names the causes. Verification that breaks earns 0 where that of an
     untouched container ends.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        own = resolve_verifier_environment_definition(self.task.config, self.task.paths, self._step)
+        self._skip_tests_upload = own is not None and own.bundled_tests  # which Harbor tells its own verifier alone
 
     @override
     @boundary
@@ -176,10 +182,13 @@ class GradingVerifier(SafeVerifier):
                 return -math.inf
 
     async def _is_policys_fault(self, again: Again, error: Exception) -> bool:
-        """Whether verification breaks because of what the agent left: measured once a task and process."""
+        """Whether verification breaks because of what the agent left, which is not the task's solution.
+
+        Measured once a task and process.
+        """
         environment = self.environment
         assert isinstance(environment, DockerEngineEnvironment)
-        if _is_machines(error) or not await environment.is_up():
+        if environment.records_footprint or _is_machines(error) or not await environment.is_up():
             return False
         return (await self._of_untouched(again))[0]
 
@@ -199,11 +208,12 @@ class GradingVerifier(SafeVerifier):
         return causes
 
     @property
+    def _step(self) -> StepConfig | None:
+        return next((step for step in self.task.config.steps or () if step.name == self.step_name), None)
+
+    @property
     def _limit_sec(self) -> float:
-        config = self.task.config
-        step = next((step for step in config.steps or () if step.name == self.step_name), None)
-        own = step.verifier.timeout_sec if step else None
-        return own if own is not None else config.verifier.timeout_sec
+        return self._step.verifier.timeout_sec if self._step else self.task.config.verifier.timeout_sec
 
     def _record(self, causes: Causes, first: float, without: float, hooked: bool) -> None:
         folder = self.trial_paths.trial_dir

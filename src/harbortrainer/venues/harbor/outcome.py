@@ -50,9 +50,13 @@ def without_grade(result: "TrialResult") -> Verdict | None:
     """Return the verdict on a trial whose grade an exception prevented; None = none did."""
     if (fault := ungraded(result)) is None:
         return None
-    message = shortened(" ".join(fault.exception_message.split()), *_ENDS)  # a command first, why it failed last
-    detail = f"{fault.exception_type}: {' '.join(message.split())}"
-    return _blame(result, fault), detail, None
+    return _blame(result, fault), in_short(fault.exception_type, fault.exception_message), None
+
+
+def in_short(kind: str, message: str) -> str:
+    """Return an exception in one line."""
+    ends = shortened(" ".join(message.split()), *_ENDS)  # a command first, why it failed last
+    return f"{kind}: {' '.join(ends.split())}"
 
 
 def read_reward(rewards: dict[str, float | int] | None) -> tuple[float | None, str]:

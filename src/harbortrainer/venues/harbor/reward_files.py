@@ -5,7 +5,7 @@ import math
 import os
 import stat
 from pathlib import Path
-from typing import override
+from typing import cast, override
 
 from harbor.verifier.verifier import Verifier, VerifierOutputParseError
 
@@ -27,11 +27,14 @@ class SafeVerifier(Verifier):
     def _parse_reward_json(self) -> dict[str, float | int]:
         _check(self.trial_paths.reward_json_path)
         try:
-            return super()._parse_reward_json()
+            rewards: object = super()._parse_reward_json()
         except VerifierOutputParseError:
             if (reward := _named_reward(self.trial_paths.reward_json_path)) is None:
                 raise
             return {"reward": reward}
+        if not isinstance(rewards, dict):
+            raise VerifierOutputParseError(f'reward.json is {rewards}, not an object such as {{"reward": {rewards}}}')
+        return cast("dict[str, float | int]", rewards)
 
 
 def _named_reward(file: Path) -> float | None:

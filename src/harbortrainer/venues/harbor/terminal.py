@@ -199,7 +199,7 @@ class Terminal(TmuxSession):
             await self._attempt_tmux_installation()
             result = await self._exec(script, START_LIMIT_SEC)
         if result.return_code != 0:
-            raise RuntimeError(f"tmux did not start: {_text(result)}")
+            raise RuntimeError(f"tmux did not start: {_why_not_started(result)}")
         self._pane = read_pane(result.stdout or "")
 
     @override
@@ -304,6 +304,14 @@ def _typeable(keys: str) -> str:
     except UnicodeEncodeError as error:
         raise KeysRefused(str(error)) from error
     return keys
+
+
+def _why_not_started(result: ExecResult) -> str:
+    if result.return_code in MISSING:
+        return "the image has none, and it could not be installed: install tmux in the Dockerfile"
+    if read_pane(result.stdout or ""):
+        return "its shell ended at once: look for an exit in the image's profile and .bashrc"
+    return _text(result)
 
 
 def _text(result: ExecResult) -> str:
