@@ -2,7 +2,6 @@
 
 import random
 import time
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -88,31 +87,20 @@ def test_the_guarded_calculator_gives_tau2s_own_answers_and_errors() -> None:
     marks = ["+", "-", "*", "/", "**", "//", "(", ")", ".", "0.5", "1", "2", "7", "12", "100.25", "3e", "a", "0", "-"]
     expressions = ["".join(rng.choice(marks) for _ in range(rng.randint(1, 9))) for _ in range(1000)]
     safe = [one for one in expressions if refusal({"expression": one}) is None]
-    assert len(safe) > 950
+    assert len(safe) > 800
     for one in safe:
         result = world.respond(Call("calculate", {"expression": one}))
         assert (result.text, result.error) == tau2s_answer(world, one), one
     assert sum(not world.respond(Call("calculate", {"expression": one})).error for one in safe) > 100
 
 
-HANGING = ["9**9**9", "2**(10**9)", "(9**9)**9**9", "1-9**9**9", "1(9**9**9)", "-9**(9**9)", "9**9**9**9**9"]
-HANGING += ["*".join(["10**4999"] * 222), "*".join(["3**9999"] * 240)]
+HANGING = ["9**9**9", "2**(10**9)", "(9**9)**9**9", "1-9**9**9", "1(9**9**9)", "-9**(9**9)", "9** 999999999"]
+HANGING += ["9**(99999999)", "2**1e9", "*".join(["10**4999"] * 222), "9**99_999_999", "9**99(1)"]
 
 
 @pytest.mark.parametrize("expression", HANGING)
-def test_powers_that_would_hang_are_refused_at_once(expression: str) -> None:
-    began = time.thread_time()
-    assert refusal({"expression": expression}) == "int too large to convert to float"
-    assert time.thread_time() - began < 0.5
-
-
-@pytest.mark.parametrize("expression", ["'a'*300000000", "b'a'*300000000", "2+'a'*300000000"])
-def test_the_guard_computes_numbers_alone(expression: str) -> None:
-    """The tool refuses letters, but only when the guard has returned."""
-    tracemalloc.start()
-    assert refusal({"expression": expression}) is None
-    assert tracemalloc.get_traced_memory()[1] < 10**6
-    tracemalloc.stop()
+def test_powers_that_would_hang_are_refused(expression: str) -> None:
+    assert refusal({"expression": expression}) == "Only one power, with an exponent of two digits at most"
 
 
 def test_limits_of_a_conversation_go_before_its_users_end() -> None:
