@@ -45,7 +45,6 @@ class Holder:
     pid: int
     files: dict[Path, tuple[bytes, int]] = field(default_factory=dict)
     sockets: frozenset[str] = frozenset()  # Docker's own
-    n_sockets: tuple[int, int] = (-1, -1)  # the same, as `_counted` gives them
     uses: int = 0
     spent: bool = False  # no other trial may use it
 
@@ -61,7 +60,7 @@ class Holder:
 
     def is_quiet(self) -> bool:
         """Tell if no socket of an earlier trial is left, not even one that only waits. Raises OSError: it has ended."""
-        return _counted(self.pid) == self.n_sockets or _sockets(self.pid) <= self.sockets
+        return _sockets(self.pid) <= self.sockets
 
 
 class Holders:
@@ -181,24 +180,7 @@ def _read(container: str, key: Key) -> Holder:
     for path in (Path(found[name]) for name in _FILES):
         holder.files[path] = path.read_bytes(), path.stat().st_ctime_ns
     holder.sockets = _sockets(holder.pid)
-    holder.n_sockets = len(holder.sockets), 0
     return holder
-
-
-def _counted(pid: int) -> tuple[int, int]:
-    """TCP sockets in the namespace of a process, and those of them that only wait; (0, -1) where that is not counted.
-
-    The kernel goes through the whole machine's table to list sockets: 2 ms.
-    """
-    found = {"inuse": 0, "tw": -1}
-    for name in ("sockstat", "sockstat6"):
-        table = _PROC / str(pid) / "net" / name
-        for line in table.read_text().splitlines() if table.exists() else ():
-            if line.startswith("TCP"):
-                words = line.split()
-                counts = dict(zip(words[1::2], map(int, words[2::2]), strict=True))
-                found = {"inuse": found["inuse"] + counts["inuse"], "tw": counts.get("tw", found["tw"])}
-    return found["inuse"], found["tw"]
 
 
 def _sockets(pid: int) -> frozenset[str]:
