@@ -27,7 +27,6 @@ QUOTES = {
     "cli.main": "what commands do",
     "commands": "what commands do",
     "config": "values of environment_type, sources of tasks_dir",
-    "run.metrics": "the metric orchestrator/docker_client_cpu_ms_per_turn",
     "sft.jobs": "the format of its job folders",
     "sft_config": "the same",
     "tasks.task": "the venue of tasks in old run directories",

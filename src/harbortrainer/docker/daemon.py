@@ -21,7 +21,6 @@ from docker.types import CancellableStream
 from docker.utils import kwargs_from_env
 
 from harbortrainer.docker.box.first_process import end_first, noted
-from harbortrainer.durable.process import note_client_cpu
 from harbortrainer.errors import EnvironmentFault, one_line
 
 REQUEST_TIMEOUT_SEC = 120
@@ -98,23 +97,12 @@ def engine_until(stop: threading.Event) -> Iterator[docker.APIClient]:
 
 async def call[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking Engine call in a thread. Cancelling the wait does not undo the call."""
-    return await _in_thread(_CALLS, functools.partial(function, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_CALLS, functools.partial(function, *args, **kwargs))
 
 
 async def call_removal[**P, R](function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call as `call` does, in the few threads kept for removals."""
-    return await _in_thread(_REMOVALS, functools.partial(function, *args, **kwargs))
-
-
-async def _in_thread[R](threads: ThreadPoolExecutor, work: Callable[[], R]) -> R:
-    def timed() -> R:
-        started = time.thread_time()
-        try:
-            return work()
-        finally:
-            note_client_cpu(time.thread_time() - started)
-
-    return await asyncio.get_running_loop().run_in_executor(threads, timed)
+    return await asyncio.get_running_loop().run_in_executor(_REMOVALS, functools.partial(function, *args, **kwargs))
 
 
 async def shared[T](running: dict[str, asyncio.Task[T]], key: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

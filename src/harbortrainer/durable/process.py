@@ -8,7 +8,6 @@ from pathlib import Path
 
 HOST = "harbortrainer.host"
 PID = "harbortrainer.pid"
-_client_cpu: list[float] = [0.0]
 
 
 def this_process() -> dict[str, str]:
@@ -49,13 +48,3 @@ def started(pid: int) -> str:
     except PermissionError:
         pass
     return "?"
-
-
-def note_client_cpu(seconds: float) -> None:
-    """Count CPU time of a thread that calls another program's API, such as an environment's daemon."""
-    _client_cpu[0] += seconds
-
-
-def client_cpu_seconds() -> float:
-    """Return what was counted so far in this process."""
-    return _client_cpu[0]

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
-from harbortrainer.durable.process import client_cpu_seconds
 from harbortrainer.learning.agents import drawn
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrajectoryGroup
 from harbortrainer.model_api.gate import judge
@@ -235,7 +234,6 @@ class StepUsage:
         self._load = load
         self.metrics: dict[str, float] = {}
         self._sampler = sampler
-        self._client_cpu = client_cpu_seconds()
         self._wall = time.monotonic()
         self._own_cpu = time.process_time()
         self._children_cpu = _children_cpu()
@@ -244,7 +242,6 @@ class StepUsage:
     def sampled(self, groups_P: Sequence[TrajectoryGroup], load: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Read the clocks at the end of the time in which trials run. `load`: what the server reports now."""
         wall = max(time.monotonic() - self._wall, 1e-9)
-        client = client_cpu_seconds() - self._client_cpu
         trials = [trial for group in groups_P for trial in (*group.trajectories_G, *group.lost)]
         turns = max(sum(len(trial.turns) for trial in trials), 1)
         now = self._sampler.totals
@@ -253,8 +250,7 @@ class StepUsage:
             "util/sampler_busy": counted[BUSY] / wall,
             "util/requests_in_flight": counted[IN_FLIGHT] / wall,
             "util/agents_at_work": sum(trial.times.get("agent", 0.0) for trial in trials) / wall,
-            "orchestrator/cpu_ms_per_turn": 1000 * (time.process_time() - self._own_cpu - client) / turns,
-            "orchestrator/docker_client_cpu_ms_per_turn": 1000 * client / turns,
+            "orchestrator/cpu_ms_per_turn": 1000 * (time.process_time() - self._own_cpu) / turns,
             "orchestrator/children_cpu_ms_per_turn": 1000 * (_children_cpu() - self._children_cpu) / turns,
             "rollout/trials_per_second": len(trials) / wall,
             **load_metrics(self._load, load),
