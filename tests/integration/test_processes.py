@@ -17,7 +17,7 @@ from tests.support.fakes import CHATML, byte_tokenizer, chat_template
         ("src.train --help", ""),
         ("src.report --help", "1"),
         ("src.tasks list datasets/quickstart", ""),
-        ("src.tasks show datasets/quickstart/count-1", "1"),
+        ("src.tasks list --json datasets/quickstart", "1"),
     ],
 )
 def test_a_reader_that_has_gone_ends_it_without_a_traceback(command: str, unbuffered: str) -> None:

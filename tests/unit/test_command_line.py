@@ -138,7 +138,7 @@ def test_user_and_judge_of_an_earlier_version_are_those_of_their_files_now(
     [
         ([], "give a command; one of train, sft, evaluate, export, serve, doctor, tasks"),
         (["trian"], "trian: no such command; one of train"),
-        (["tasks"], "give a command; one of check, build, allow, list, show, get, split, close, measure; see --help"),
+        (["tasks"], "give a command; one of check, build, allow, list, get, split, close, measure; see --help"),
         (["tasks", "lst", "."], "lst: no such command; one of check"),
         (["evaluate", "shwo"], "shwo: no such command; one of show, export"),
         (["evaluate", "show"], "missing: dir (give DIR)"),

@@ -88,6 +88,6 @@ def test_a_task_whose_settings_are_of_another_form_is_listed(
 ) -> None:
     task = write_task(tmp_path / "set" / "one")
     (task / "task.toml").write_text(toml)
-    for command in (["list"], ["list", "--json"], ["show"], ["show", "--json"]):
+    for command in (["list"], ["list", "--json"]):
         assert main(["tasks", *command, str(tmp_path / "set")]) == 0
         assert "one" in capsys.readouterr().out

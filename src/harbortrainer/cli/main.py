@@ -90,9 +90,6 @@ TABLE: dict[str, Command] = {
     "tasks list": Command(
         "DIR ...", "list tasks with family, digest and fault",
         f"{_TASKS}:ListArgs", "qualify.commands:list_tasks", ("dirs",)),
-    "tasks show": Command(
-        "TASK_DIR ...", "show settings, instruction and identity of a task",
-        f"{_TASKS}:ListArgs", "qualify.commands:show_tasks", ("dirs",)),
     "tasks get": Command(
         "NAME@VERSION to=FOLDER", "fetch a dataset of Harbor's registry, with digests",
         f"{_TASKS}:GetArgs", "qualify.commands:get", ("dirs",)),

@@ -26,7 +26,6 @@ from harbortrainer.tasks.folders import (
     metadata,
     no_task_in,
     read_quarantine,
-    read_settings,
 )
 from harbortrainer.tasks.sources import chosen_names, find_sources, load_sources, name_families, with_families
 from harbortrainer.tasks.split import families, families_note, split_record, split_tasks
@@ -53,24 +52,6 @@ async def list_tasks(args: ListArgs) -> int:
         _table(("name", "family", "category", "difficulty", "digest", "fault"), rows)
         count = len({row["family"] for row in rows})
         print(f"{len(rows)} tasks in {count} families", *image_lines, sep="\n")
-    return 0
-
-
-async def show_tasks(args: ListArgs) -> int:
-    """Print settings, instruction and identity of each task."""
-    shown = []
-    for path in task_folders(args):
-        identity = identify(Task(path.name, path, digest(path)))
-        instruction = path / "instruction.md"
-        text = instruction.read_text(errors="replace") if instruction.is_file() else ""
-        keys = {reason: key[:_SHORT] for reason, key in identity.keys}
-        row = _row(path, read_quarantine(path.parent))
-        shown.append(row | {"instruction": text, "digests": keys, "settings": read_settings(path)})
-    if not give_json(json.dumps(shown, indent=2, default=str), args.json):
-        for one in shown:
-            for name, value in one.items():
-                print(f"{name}: {json.dumps(value, default=str) if isinstance(value, dict) else value}")
-            print()
     return 0
 
 
