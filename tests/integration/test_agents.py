@@ -16,20 +16,17 @@ import pytest
 
 from harbortrainer.bundled.agents import session as agent_session
 from harbortrainer.bundled.agents.address import MOUNT, PORT, PYTHONS
-from harbortrainer.bundled.agents.checks import agent_lines
 from harbortrainer.bundled.agents.listener import listener_problem
 from harbortrainer.bundled.agents.relay import Relay
-from harbortrainer.config import Config
 from harbortrainer.errors import EnvironmentFault, UserError
 from harbortrainer.learning.trajectory import Outcome
 from harbortrainer.learning.treatment import UNFIT
 from tests.conftest import ROOT
 from tests.support.agent_endings import KILL, RUN, TEST, run, solves
 from tests.support.agent_shells import HELLO, PACK, WORK, call, script
-from tests.support.docker_parts import prepare_images, started, write_task
+from tests.support.docker_parts import started, write_task
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.tiers import first
-from tests.support.trial_parts import make_task
 
 pytestmark = [
     pytest.mark.skipif(not (PACK / "bin").is_dir(), reason="scripts/setup.sh --agents makes the programs"),
@@ -155,19 +152,3 @@ async def test_a_relay_whose_stream_is_lost_is_a_fault_and_one_that_is_killed_is
             "the agent's way to its endpoint was lost: the stream of its exec was cut"
         ]
         await lost.close()
-
-
-async def test_the_doctor_starts_the_program_in_the_tasks_images(tmp_path: Path) -> None:
-    pack, task = tmp_path / "pack", make_task(tmp_path)
-    (pack / "bin").mkdir(parents=True)
-    program, folder = pack / "bin" / "codex", tmp_path / task.name
-    program.write_text("#!/bin/sh\necho usage\n")
-    program.chmod(0o755)
-    (pack / "codex.lock").write_text("0123 0.169.0\n")
-    config = Config(model_name="m", tasks_dir=".", agent="codex", agents_dir=str(pack))
-    await prepare_images([folder], run_id=RUN)
-    lines = await asyncio.to_thread(agent_lines, config, [folder])
-    assert lines[1:] == [f"packed in {pack}: codex 0.169.0 (512 MB)", "agent=codex: codex starts in 1 images"]
-    program.write_text("#!/bin/sh\necho \"version 'GLIBC_2.99' not found\" >&2\nexit 1\n")
-    with pytest.raises(UserError, match=r"agent=codex: task \S+: codex does not start in its image: .*GLIBC_2\.99"):
-        await asyncio.to_thread(agent_lines, config, [folder])

@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 # What runs trials in containers: only these modules and packages may name Docker or Harbor, and import from them.
 ROOMS = {
-    "bundled.agents.checks", "bundled.agents.installed", "bundled.agents.listener", "bundled.agents.program",
+    "bundled.agents.installed", "bundled.agents.listener", "bundled.agents.program",
     "bundled.agents.programs", "bundled.agents.relay", "bundled.agents.session", "bundled.hosts.afterwards",
     "bundled.hosts.copies", "bundled.hosts.facts", "bundled.hosts.messages", "bundled.hosts.node",
     "bundled.hosts.ray_cluster", "bundled.hosts.survey", "docker", "doctor", "harbor", "policy.tinker_llm", "qualify",

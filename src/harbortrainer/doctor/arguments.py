@@ -27,8 +27,6 @@ class DockerArgs:
     environment_kwargs: dict[str, Any] = field({}, "those of the run: environment_kwargs.override_memory_mb=VALUE")
     images: str | None = field(None, "that of the run")
     base_images: str | None = field(None, "that of the run")
-    agent: str = field("terminus-2", "that of the run; its program is started in the tasks' images")
-    agents_dir: str | None = field(None, "that of the run: folder of agents' programs")
 
 
 @chz.chz

@@ -12,7 +12,6 @@ from docker.errors import DockerException
 from rich.console import Console
 from rich.table import Table
 
-from harbortrainer.bundled.agents.checks import agent_lines
 from harbortrainer.cli.output import give_json
 from harbortrainer.config import Config
 from harbortrainer.docker.checks.preflight import check_docker, connect
@@ -27,7 +26,6 @@ from harbortrainer.errors import EnvironmentFault, one_line
 from harbortrainer.rollout.gates import n_containers
 from harbortrainer.rollout.venue import STEPS_AHEAD
 from harbortrainer.tasks.folders import folder_of, load_tasks
-from harbortrainer.venues.harbor.container_agent import agent_memory
 
 MB = 1000**2
 
@@ -42,12 +40,10 @@ async def preflight(args: DockerArgs) -> int:
         tasks_dir=args.tasks_dir or "",
         n_parallel_envs=args.n_parallel_envs,
         environment_kwargs=args.environment_kwargs,
-        agent=args.agent,
-        agents_dir=args.agents_dir,
     )
     tasks = load_tasks(args.tasks_dir) if args.tasks_dir else []
     n, paths = n_containers(config), [folder_of(task) for task in tasks]
-    warnings = await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs, agent_memory(config))
+    warnings = await asyncio.to_thread(check_docker, paths, n, args.environment_kwargs)
     ahead = config.batch_size * (1 + STEPS_AHEAD)
     needs = await asyncio.to_thread(needs_note, paths, builds_at_once(), ahead)
     for line in (*(f"warning: {warning}" for warning in warnings), *needs):
@@ -57,8 +53,6 @@ async def preflight(args: DockerArgs) -> int:
         if not network.exposed:  # else it was logged
             await asyncio.to_thread(isolate_compose)
             print(network.line)
-    for line in await asyncio.to_thread(agent_lines, config, paths):
-        print(line)
     print(f"Docker can run {n} environments at once" + (f" of {len(tasks)} tasks" if tasks else ""))
     return 0
 
