@@ -94,57 +94,7 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Former:
-    """A setting that was removed, or a key of one (NAME.KEY).
-
-    `kept`: a value beside the default that another setting says now; `moved`: whatever it is.
-    """
-
-    default: Any
-    instead: str
-    kept: Any = None
-    moved: bool = False
-
-
-_NO_MARKS = "no trial is marked any more; leave it out"
-_CONSTANT = "its value is a constant now; leave it out"
 UNTIL_SAVED = {"family": ""}  # what a run meant whose configuration lacks a setting, where its default is another
-FORMER = {
-    "update_timeout_sec": Former(3600.0, _CONSTANT),
-    "sample_timeout_sec": Former(600.0, _CONSTANT),
-    "command_wait": Former("prompt", "a command ends at its shell's next prompt; leave it out"),
-    "n_warm_envs": Former(None, "it follows from n_parallel_envs; leave it out"),
-    "eval_overlap": Former(False, "with max_steps_off_policy evaluations run beside training; leave it out"),
-    "weights_in_flight": Former("switch", "a running trial takes new weights from its next turn on; leave it out"),
-    "importance_cap": Former(2.0, _CONSTANT),
-    "reward_weight": Former(1.0, "use advantage=none for 0, or leave it out", kept=0.0),
-    "max_container_hours": Former(0.0, "use max_usd, max_trials or max_wall_sec"),
-    "server_usd_per_hour": Former(0.0, "use prices=FILE with usd_per_hour (docs/cost.md)"),
-    **{
-        f"{role}_{part}": Former(default, f"use {role}=FILE (docs/other_models.md)", moved=True)
-        for role in ("user", "judge")
-        for part, default in (("model", None), ("url", None), ("key", None), ("kwargs", {}))
-    },
-    "judge_weight": Former(0.1, "use judge=FILE with weight (docs/other_models.md)", moved=True),
-    "taxonomy": Former(None, "use judge=FILE with taxonomy (docs/other_models.md)", moved=True),
-    "on_stop": Former("cancel", "running trials are cancelled; max_trials lets the last ones end"),
-    "init_optimizer": Former(False, "Adam starts afresh; resume=RUN_DIR continues a run with its moments"),
-    "max_tokens_total": Former(0.0, "use max_usd with prices=FILE, max_trials or max_wall_sec"),
-    "display": Former("auto", "a terminal shows the live view, a pipe or a file has lines; leave it out", moved=True),
-    "eval_temperature": Former(None, "evaluations have temperature; python -m src.evaluate has one of its own"),
-    "keep_best": Former(0, "the best checkpoint is kept; keep_checkpoints=0 keeps all", kept=1),
-    "max_attempts": Former(3, _CONSTANT),
-    "quarantine_after": Former(6, _CONSTANT),
-    "curriculum_band": Former(None, "use oversample_max, or difficulty=FILE of `tasks measure`"),
-    "advantage_baseline": Former("mean", "use advantage, which has its values too", moved=True),
-    "clip_low_threshold": Former(None, "use clip_thresholds=LOW,HIGH", moved=True),
-    "clip_high_threshold": Former(None, "use clip_thresholds=LOW,HIGH", moved=True),
-    "weight_decay": Former(0.0, _CONSTANT),
-    "suspect": Former("mask", _NO_MARKS),
-    "outcome_policy.suspect": Former("train", _NO_MARKS),
-    "environment_kwargs.keep_processes": Former(False, "the agent's processes live on; leave it out"),
-}
 
 
 def url_problem(url: str) -> str:

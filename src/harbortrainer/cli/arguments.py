@@ -24,7 +24,7 @@ from harbortrainer.errors import UserError, refuse
 from harbortrainer.learning.treatment import outcome_problems
 from harbortrainer.model_file import BASE, SCRIPTED, ModelFile, Role, model_of
 from harbortrainer.plugins import Group, known, unknown
-from harbortrainer.setting import FORMER, changed, problems, settings
+from harbortrainer.setting import changed, problems, settings
 from harbortrainer.text import meant
 
 
@@ -57,12 +57,10 @@ def read_arguments[T](
 
 
 def _require_plain_keys(kind: type, named: Sequence[str]) -> None:
-    """Raise UserError for NAME.KEY.KEY=VALUE and NAME.=VALUE of a mapping, which chz cannot take; for former keys."""
+    """Raise UserError for NAME.KEY.KEY=VALUE and NAME.=VALUE of a mapping, which chz cannot take."""
     for word in named:
         full, _, value = word.lstrip("-").partition("=")
         name, dot, key = full.partition(".")
-        if dot and full in FORMER:
-            raise UserError(_former(full))
         if dot and name in settings(kind) and ("." in key or not key):
             raise UserError(f"{full}={value}: takes one name after {name}; give {name}.NAME=VALUE")
 
@@ -113,13 +111,7 @@ def _by_field(kind: type, plain: Sequence[str], words: Sequence[str]) -> tuple[d
 def _unknown_field(message: str, fields: Sequence[str]) -> str:
     match = re.search(r"argument '([^']+)'", message)
     name = match.group(1) if match else "?"
-    if name in FORMER:
-        return _former(name)
     return f"{name}: no such field; {meant(name, fields) or 'see --help for the fields'}"
-
-
-def _former(name: str) -> str:
-    return f"{name}: no longer a setting; {FORMER[name].instead}"
 
 
 def _wrong_type(message: str) -> str:

@@ -143,7 +143,7 @@ def _saved(out: str | None) -> Mapping[str, Any]:
     saved = read_json(run.config)
     if "trials" not in saved:
         raise UserError(f"out={out}: the directory of a training run; choose another one")
-    for line in removed(saved):
+    for line in removed(saved, FIELDS):
         log.warning("%s: %s", run.config, line)
     return tuples(current(saved, FIELDS.keys() - {"out"}))
 

@@ -62,7 +62,7 @@ class ConfigHistory[C: RunSettings]:
         self._defaults, self._saved = _plain(defaults), saved  # a setting may be younger than the run
         cut_torn_line(run.config_changes)
         self._records = read_lines(run.config_changes)
-        self.removed = removed(saved)
+        self.removed = removed(saved, settings(kind))
 
     @property
     def latest(self) -> dict[str, Any]:

@@ -3,29 +3,24 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from harbortrainer.commands import COMMAND
 from harbortrainer.config import CLIP_DEFAULTS
 from harbortrainer.model_file import former
-from harbortrainer.setting import FORMER, shown
+from harbortrainer.setting import shown
 
 
 def current(saved: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     """Return saved values by the `names` that settings have now, without those and their keys that were removed."""
     found = former(saved) | {**saved} | _joined(saved)
-    return {n: _kept_keys(n, value) for n, value in found.items() if n in names and value != GONE.get(n, ("",))[0]}
+    return {n: _kept_keys(n, value) for n, value in found.items() if n in names and value != GONE.get(n, "")}
 
 
-def removed(saved: Mapping[str, Any]) -> list[str]:
-    """Return a line for each saved setting, or key of one, that was removed since and did not have its default."""
-    keyed = {
-        f"{name}.{key}": one for name, value in saved.items() if isinstance(value, dict) for key, one in value.items()
-    }
-    values = {**saved, **keyed}
-    gone = [f"{n}={value} is no longer a value: {now}" for n, (value, now) in GONE.items() if saved.get(n) == value]
-    return gone + [
-        f"{name}={shown(values[name])} is no longer a setting and has no effect: {one.instead}"
-        for name, one in FORMER.items()
-        if not one.moved and name in values and values[name] not in (one.default, one.kept)
-    ]
+def removed(saved: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """Return a line on saved settings that were removed since and were not off; [] = there are none."""
+    values = {**saved, **{f"{name}.{key}": (saved.get(name) or {}).get(key) for name, key in _KEYS.items()}}
+    gone = [f"{n}={shown(value)}" for n, value in values.items() if value and n not in names and n not in _TAKEN]
+    gone += [f"{name}={value}" for name, value in GONE.items() if saved.get(name) == value]
+    return [f"{', '.join(gone)}: without effect, as settings or values that were removed"] if gone else []
 
 
 def _joined(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +40,11 @@ def _joined(saved: Mapping[str, Any]) -> dict[str, Any]:
 def _kept_keys(name: str, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return {key: one for key, one in value.items() if f"{name}.{key}" not in FORMER}
+    return {key: one for key, one in value.items() if key != _KEYS.get(name)}
 
 
-GONE = {"n_parallel_envs": ("auto", "8 agents run at once; give another number")}
+GONE = {"n_parallel_envs": "auto"}  # a value
+_KEYS = {"outcome_policy": "suspect", "environment_kwargs": "keep_processes"}
+_PARTS = {f"{role}_{part}" for role in ("user", "judge") for part in ("model", "url", "key", "kwargs")}
+_JOINED = {"judge_weight", "taxonomy", "reward_weight", "advantage_baseline", *CLIP_DEFAULTS}
+_TAKEN = {COMMAND, "display", *_JOINED, *_PARTS}
