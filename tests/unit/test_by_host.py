@@ -1,9 +1,6 @@
 """Trials by host: what the ledger says of each, and its sums over all processes of a run."""
 
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.trajectory import Outcome, Trajectory
@@ -41,32 +38,14 @@ def test_both_lines_of_a_trial_name_its_host_and_the_next_process_counts_on(tmp_
     }
 
 
-def line(event: str, name: str, time: float, **fields: Any) -> dict[str, Any]:
-    return {"event": event, "trial": name, "time": time, "host": "h1", **fields}
-
-
-def test_a_host_is_busy_while_it_runs_any_trial_and_not_between_a_kill_and_its_resume() -> None:
-    counts = HostCounts(
-        [
-            line("started", A, 100),
-            line("started", B, 105),
-            line("ended", A, 110, fate="graded", reward=1.0),
-            line("ended", B, 120, fate="graded", reward=0.0),
-            line("started", A, 200),
-            line("started", B, 201),
-            line("ended", A, 230, fate="graded", reward=1.0),  # then a kill: the next process ends B
-            line("ended", B, 9000, fate="cancelled", reward=None),
-        ]
-    ).counts["h1"]
-    assert (counts.trials, counts.faults, counts.busy_sec) == (3, 0, pytest.approx(50.0))
-
-
 def test_of_many_hosts_those_with_the_most_trials_have_metrics() -> None:
     lines = [
-        line("ended", f"{host}-{n}", n, host=f"h{host}", fate="graded", reward=1.0)
+        {"event": "ended", "trial": f"{host}-{n}", "host": f"h{host}", "fate": fate, "reward": 1.0}
         for host in range(30)
         for n in range(host + 1)
+        for fate in ("graded", "cancelled")
     ]
     found = HostCounts(lines).metrics()
+    assert found["hosts/trials/h29"] == 30.0, "cancelled ones are not counted"
     assert sum(name.startswith("hosts/trials/") for name in found) == MOST
     assert "hosts/trials/h29" in found and "hosts/trials/h9" not in found

@@ -199,12 +199,11 @@ def _causes(trials: Sequence[TrialRow]) -> list[dict[str, Any]]:
 
 
 def _hosts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each host, [] for a run on one machine; `per_second`: while it ran at least one trial."""
+    """A row for each host, [] for a run on one machine."""
     return [
         {
             "host": name,
             "trials": count.trials,
-            "per_second": _number(count.trials / count.busy_sec) if count.busy_sec else None,
             "faults": count.faults,
             "start": _number(count.mean_start_sec),
         }

@@ -19,9 +19,6 @@ class HostCount:
     faults: int = 0
     starts: int = 0
     start_sec: float = 0.0  # sum
-    busy_sec: float = 0.0  # with at least one trial
-    began: float = 0.0  # of the time since which it has had one
-    running: int = 0
 
     @property
     def mean_start_sec(self) -> float | None:
@@ -33,7 +30,6 @@ class HostCounts:
 
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()) -> None:
         self.counts: dict[str, HostCount] = {}
-        self._last = 0.0  # time of the last start or end of a trial
         self._running: dict[str, str] = {}  # host of each trial
         for record in records:
             self.count(record)
@@ -45,27 +41,16 @@ class HostCounts:
         return {"host": host, "start_sec": round(seconds, 3)} if host else {}
 
     def count(self, record: Mapping[str, Any]) -> None:
-        """Take in a record of the ledger.
-
-        A cancelled trial counts as running up to the record before: that of a killed process is ended by the next one.
-        """
+        """Take in a record of the ledger."""
         host = record.get("host", "")
         if not host:
             return
-        cancelled = record.get("fate") == "cancelled"
-        now = self._last if cancelled else record.get("time", 0.0)
-        count, trial, self._last = self.counts.setdefault(host, HostCount()), record["trial"], now
+        count = self.counts.setdefault(host, HostCount())
         if record["event"] == "started":
-            if not count.running:
-                count.began = now
-            count.running += trial not in self._running
-            self._running[trial] = host
+            self._running[record["trial"]] = host
             return
-        if self._running.pop(trial, None) is not None:
-            count.running -= 1
-            if not count.running:
-                count.busy_sec += now - count.began
-        if not cancelled:
+        self._running.pop(record["trial"], None)
+        if record.get("fate") != "cancelled":
             count.trials += 1
             count.faults += record.get("reward") is None
             count.starts += "start_sec" in record

@@ -51,7 +51,6 @@ function hosts(run) {
     columns: [
       { key: "host", label: "host", text: true },
       { key: "trials", label: "trials", title: "that have ended and were not cancelled" },
-      { key: "per_second", label: "trials a second", title: "while it ran at least one" },
       { key: "faults", label: "faults", title: "trials without a grade" },
       { key: "start", label: "s to start", title: "an environment, on average" },
     ],
