@@ -248,7 +248,7 @@ def inner_of(thread: int) -> int:
     return 0
 
 
-def program_of(pid: int) -> dict[str, object]:
+def program_of(pid: int) -> dict[str, Any]:
     """Return what it runs: its parent, working directory and the first words of its command line. Raises OSError."""
     words = _bytes(f"/proc/{pid}/cmdline", MOST_WORDS).decode(errors="surrogateescape").split("\0")
     cwd = os.readlink(f"/proc/{pid}/cwd")

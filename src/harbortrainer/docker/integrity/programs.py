@@ -5,8 +5,9 @@ A part of watcher.py's program, which needs root and has the standard library al
 
 import contextlib
 import os
+from typing import Any
 
-from harbortrainer.docker.integrity.living import parent_of, program_of
+from harbortrainer.docker.integrity.living import program_of
 from harbortrainer.docker.integrity.marks import OPEN_EXEC, Event
 
 MOST_PROGRAMS, MOST_FILES = 4096, 32  # the second: that a process loads
@@ -14,7 +15,7 @@ _LOST: dict[str, object] = {"parent": 0, "cwd": "", "words": []}
 
 
 class Programs:
-    """What processes run that opened a file, and those above them: with a parent unknown, nothing tells whose it is.
+    """What processes run that opened a file, and processes above them; the highest one of a container has the parent 0.
 
     `asked`: processes whose program was read, or could not be; `new`: whose next one is about to be loaded.
     """
@@ -25,7 +26,7 @@ class Programs:
         self.asked: set[int] = set()
         self.new: set[int] = set()
         self._loading: set[int] = set()  # of these, which are looked at when the waiting events were taken in
-        self._read: dict[int, dict[str, object]] = {}
+        self._read: dict[int, dict[str, Any]] = {}
         self._ran: dict[int, list[str]] = {}  # files that a process loaded as programs, the first ones
 
     def note(self, event: Event) -> None:
@@ -54,9 +55,12 @@ class Programs:
     def _look_at(self, pid: int) -> None:
         self.asked.add(pid)
         with contextlib.suppress(OSError, IndexError):  # it has ended
-            self._read[pid] = program_of(pid)
-            while (pid := parent_of(pid)) not in self._read and os.readlink(f"/proc/{pid}/ns/pid") == self._space:
-                self._read[pid] = program_of(pid)
+            found = self._read[pid] = program_of(pid)
+            while (above := found["parent"]) not in self._read:
+                if above == 1 or os.readlink(f"/proc/{above}/ns/pid") != self._space:
+                    found["parent"] = 0
+                    return
+                found = self._read[above] = program_of(above)
 
     def clear(self) -> None:
         for known in (self._read, self._ran, self._loading):
