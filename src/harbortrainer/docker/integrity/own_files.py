@@ -38,28 +38,21 @@ class OwnFiles:
         self._before.update(known)
 
     def _may_write(self, pid: int) -> bool:
-        for one in _above(pid):
-            if one in self._writers:
-                return True
-            if one in self._before:
-                return False
-        return False
+        met = (one for one in _above(pid) if one in self._writers or one in self._before)
+        return next(met, None) in self._writers
 
     def changes(self, tests: Collection[str], since: float, held: Collection[str]) -> set[str]:
         """Return what was changed. `since`: when tests were there; `held`: files that can still be written."""
-        found = self.changed.union(held).intersection((*REWARDS, *tests))
-        for path in tests:
-            try:
-                is_other = os.lstat(self._root + path).st_ctime > since
-            except OSError:  # it is gone
-                is_other = True
-            found |= {path} if is_other else set()
-        for path in REWARDS:
-            with contextlib.suppress(OSError):
-                state = os.lstat(self._root + path)
-                if state.st_ctime_ns != state.st_mtime_ns:  # moved here, or given another time
-                    found.add(path)
-        return found | self.changed
+        states = {path: self._state(path) for path in (*REWARDS, *tests)}
+        found = {path for path in tests if not (one := states[path]) or one.st_ctime > since}
+        # moved here, or given another time
+        found |= {path for path in REWARDS if (one := states[path]) and one.st_ctime_ns != one.st_mtime_ns}
+        return self.changed | found | {*held}.intersection(states)
+
+    def _state(self, path: str) -> os.stat_result | None:
+        with contextlib.suppress(OSError):
+            return os.lstat(self._root + path)
+        return None
 
 
 def _above(pid: int) -> Iterator[int]:
