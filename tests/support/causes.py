@@ -20,7 +20,7 @@ LOG, SCRATCH = FileChange("/var/log/x", ChangeKind.ADDED), FileChange("/tmp/x", 
 GONE = FileChange("/usr/y", ChangeKind.REMOVED)
 PLAIN = ("/usr/x", "/app/out", "/tmp/x")
 RUNS_WORK = WatchProgram(5, "/app", ("bash", "-e", "out"))
-TEST = WatchProgram(1, "/", ("bash", "/tests/test.sh"))
+TEST = WatchProgram(0, "/", ("bash", "/tests/test.sh"))
 ASKS = "Write /app/out by the data in /srv/data; see /usr/bin and ~/notes/a.txt."
 
 

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import io
 import itertools
+import json
 import tarfile
 import tempfile
 import threading
@@ -77,10 +78,12 @@ class Plain:
             tar.add(self._task / "tests", "tests")
         engine().put_archive(self.id, "/", held.getvalue())
         self.run(_VERIFY)
-        with contextlib.suppress(docker.errors.NotFound, ValueError, AttributeError):
-            chunks, _ = engine().get_archive(self.id, "/logs/verifier/reward.txt")
-            with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
-                return float(tar.extractfile("reward.txt").read())  # pyright: ignore[reportOptionalMemberAccess]
+        for name in ("reward.json", "reward.txt"):
+            with contextlib.suppress(docker.errors.NotFound, ValueError, AttributeError):
+                chunks, _ = engine().get_archive(self.id, f"/logs/verifier/{name}")
+                with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+                    found = json.load(tar.extractfile(name))  # pyright: ignore[reportArgumentType]
+                    return float(found["reward"] if isinstance(found, dict) else found)
         return None
 
 

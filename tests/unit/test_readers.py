@@ -70,3 +70,20 @@ def test_where_the_tests_are_one_file_what_it_starts_was_asked() -> None:
     read = {"/tests/test.sh": (SET_UP,), SETTING: (CHILD,)}
     seen = Seen({"/tests/test.sh": 0, SETTING: 1}, readers=read, programs=programs)
     assert Readers(seen, {}).are_asked(SETTING, ())
+
+
+def test_what_was_above_and_had_ended_changes_nothing() -> None:
+    """A shell that a test had started is above the reader: it was looked at, or it had ended before."""
+    plain = WatchProgram(10, "/", ("cat", SETTING))
+    assert asked(plain, WatchProgram(TESTS, "/", ("bash",))) and asked(plain, LOST) and asked(plain)
+    assert asked(LOST, WatchProgram(TESTS, "/", ("bash",)))
+
+
+def test_tests_that_were_brought_in_another_order_are_the_same() -> None:
+    """An upload opens them by their names, before verification does."""
+    read = {"/tests/check.sh": (99, TESTS), "/tests/test.sh": (99, SET_UP), SETTING: (CHILD,)}
+    programs = PROGRAMS | {CHILD: WatchProgram(TESTS, "/", ("cat", SETTING))}
+    seen = Seen({path: place for place, path in enumerate(read)}, readers=read, programs=programs)
+    assert Readers(seen, {}).are_asked(SETTING, ())
+    of_set_up = replace(seen, programs=PROGRAMS | {CHILD: WatchProgram(SET_UP, "/", ("cat", SETTING))})
+    assert not Readers(of_set_up, {}).are_asked(SETTING, ())

@@ -22,7 +22,7 @@ TOLD: dict[str, Any] = {
     },
     "written": ["/b"], "tampered": ["/tests/x"], "overflow": False, "unseen": False,
     "late": ["/b"], "moved": True, "made": [9], "changed": True, "sockets": ["tcp 80"],
-    "passed": ["/d"], "links": 2, "left": ["/dev/x"],
+    "passed": ["/d"], "links": 2, "left": ["/dev/x"], "altered": ["/tests/y"],
     "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5, "sockets": [], "busy": False,
                    "holds": True}],
 }  # fmt: skip
@@ -41,6 +41,7 @@ SEEN = Seen(
     passed=frozenset({"/d"}),
     links=2,
     left=frozenset({"/dev/x"}),
+    altered=("/tests/y",),
 )
 PUT = "/logs/verifier/x"  # before verification began
 
@@ -165,7 +166,7 @@ async def test_a_block_that_fails_ends_its_watch(started: list[Fake]) -> None:
         async with watch.watching("watched", "r", (), {"/tests/x"}.__contains__):
             raise ZeroDivisionError
     begun = asked.get(timeout=5)["begin"]
-    assert asked.get(timeout=5) == {"end": begun}
+    assert asked.get(timeout=5) == {"end": begun, "tests": [], "since": 0}
 
 
 def looked(began: str = "1", name: str = "p", ran: int = 0, ports: tuple[int, ...] = ()) -> Looked:

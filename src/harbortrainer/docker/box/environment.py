@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -96,6 +97,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self.task = folder if (folder / "task.toml").is_file() else None
         self.phases = AgentPhases(self.container, self._shells, run_id)
         self.verdict = Verdict()
+        self._began = 0.0  # the last command
 
     @staticmethod
     def type() -> str:
@@ -198,7 +200,8 @@ class DockerEngineEnvironment(CollectedEnvironment):
         """Watch a verification, and note before it what the container has changed. `own`: what its folders have."""
         self._shells.drop()  # one that has brought the tests would count as the policy's
         is_own: Callable[[str], bool] = own.__contains__ if not self.phases.image_has_tests else lambda _: True
-        async with watching(self.container, self.run_id, self.phases.kept, is_own) as sight:
+        whose = self.container, self.run_id, self.phases.kept
+        async with watching(*whose, is_own, own, lambda: self._began) as sight:
             await self.phases.note_changes()
             yield sight
 
@@ -237,6 +240,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         Raises RuntimeError when it takes over `timeout_sec`, or the container stopped while it ran; also when its shell
         ended and no agent acts, which could have killed it.
         """
+        self._began = time.time()
         merged, known = self._merge_env(env) or {}, self._spec.environment if self._spec else {}
         extra = {name: value for name, value in merged.items() if known.get(name) != value}
         try:

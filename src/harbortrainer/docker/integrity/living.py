@@ -234,6 +234,11 @@ def fields_of(pid: int) -> list[str] | None:
         return None
 
 
+def parent_of(pid: int) -> int:
+    """Return 0 when it has ended."""
+    return int(fields[1]) if (fields := fields_of(pid)) else 0
+
+
 def inner_of(thread: int) -> int:
     """Return the number that a thread has in its container; 0 = it has ended."""
     with contextlib.suppress(OSError):
@@ -243,12 +248,11 @@ def inner_of(thread: int) -> int:
     return 0
 
 
-def program_of(pid: int) -> dict[str, object]:
+def program_of(pid: int) -> dict[str, Any]:
     """Return what it runs: its parent, working directory and the first words of its command line. Raises OSError."""
     words = _bytes(f"/proc/{pid}/cmdline", MOST_WORDS).decode(errors="surrogateescape").split("\0")
-    fields = fields_of(pid)
-    parent, cwd = int(fields[1]) if fields else 0, os.readlink(f"/proc/{pid}/cwd")
-    return {"parent": parent, "cwd": cwd, "words": words[:MOST_ARGUMENTS]}
+    cwd = os.readlink(f"/proc/{pid}/cwd")
+    return {"parent": parent_of(pid), "cwd": cwd, "words": words[:MOST_ARGUMENTS]}
 
 
 def shown(first: int) -> dict[int, str]:
@@ -263,10 +267,11 @@ def shown(first: int) -> dict[int, str]:
 def mapped(pid: int) -> tuple[list[str], bool]:
     """Return files that the process has mapped and may write, at once or when it gives itself the right, and RING.
 
-    Those in OWN come first. Then whether these are all. Raises OSError.
+    Those in OWN come first. Then whether these are all. One that has ended has none.
     """
-    found, path = set[str](), ""
-    text = text_of(f"/proc/{pid}/task/{next(iter(working_threads(pid)), pid)}/smaps")
+    found, path, text = set[str](), "", ""
+    with contextlib.suppress(OSError):
+        text = text_of(f"/proc/{pid}/task/{next(iter(working_threads(pid)), pid)}/smaps")
     for line in text.splitlines():
         words = line.split(maxsplit=5)
         if words[0] == "VmFlags:":

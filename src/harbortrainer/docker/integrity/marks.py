@@ -17,11 +17,12 @@ from harbortrainer.docker.integrity.living import OWN
 
 CLOSE_WRITE, OPEN, OPEN_EXEC, OVERFLOW = 8, 0x20, 0x1000, 0x4000
 _MOVED_TO, _CREATED = 0x80, 0x100
-ITSELF = 0x400 | 0x800  # deleted, moved
+MOVED = 0x800
+ITSELF = 0x400 | MOVED  # deleted, moved
 # Moved from, moved to, created, deleted.
-CHANGED = 0x40 | _MOVED_TO | _CREATED | 0x200 | ITSELF
+CHANGED = 0x40 | _MOVED_TO | _CREATED | 0x200
 MOST_BELOW = 20_000  # entries of a folder, and below it
-OWN_FOLDERS = "/tests or /logs/verifier"  # the path of events of CHANGED
+OWN_FOLDERS = "/tests or /logs/verifier"  # the path of events of CHANGED and ITSELF
 PAUSE = 10  # between two looks for new folders, in times of what one took
 AT_ONCE = 512  # events of one turn, each of which opens a file
 _CLOEXEC, _NONBLOCK, _UNLIMITED_MARKS, _REPORT_FID, _FD_ERROR = 1, 2, 0x20, 0x200, 0x2000
@@ -113,7 +114,7 @@ class Marks:
 
     def _mark_below(self, folder: str) -> None:
         events, how = CHANGED | _ON_FOLDER, _ADD | _NO_LINK | _FOLDER_ALONE
-        self._mark(self._own, folder, events, how)
+        self._mark(self._own, folder, events | ITSELF, how)
         for path, is_folder in below(self._root, folder):
             if is_folder:
                 with contextlib.suppress(OSError):  # it was removed just now

@@ -26,9 +26,7 @@ class Readers:
 
     @functools.cached_property
     def _tests(self) -> list[str]:
-        """In the order of their opens: the first sets the others up."""
-        tests = (path for path in self._seen.readers if path.startswith(TESTS))
-        return sorted(tests, key=lambda test: self._opened.get(test, 0))
+        return [path for path in self._seen.readers if path.startswith(TESTS)]
 
     def are_alone(self, path: str) -> bool:
         """Return whether only tests, once they began, and programs that start no others opened it."""
@@ -44,7 +42,7 @@ class Readers:
         in /etc itself, where shells look for code.
         """
         readers, programs = self._of(path), self._seen.programs
-        known = [one for one in readers if one in programs and any(programs[one].words)]
+        known = [one for one in readers if self._is_known(one)]
         if any(one not in programs or path in programs[one].ran for one in {*readers}.difference(known)):
             return False
         may_be_lost = posixpath.dirname(path) != "/etc" and self.are_alone(path)
@@ -105,10 +103,16 @@ class Readers:
             return False
         return names_it or posixpath.basename(name) in names or self._is_alone(process, path)
 
+    def _is_known(self, process: int) -> bool:
+        """Whether it, and all that is above it, could be looked at before it ended."""
+        *above, last = self._above(process)
+        return not last and all(any(self._seen.programs[one].words) for one in above)
+
     def _is_below_tests(self, process: int) -> bool:
         """Whether a test started it, or what that started, other than the program that sets tests up."""
-        verifier = next((one for one in self._above(process) if one in self.verifiers), None)
-        return any(verifier in self._seen.readers[test] for test in self._tests[1:] or self._tests)
+        above = self.verifiers.intersection(self._above(process))
+        own = sum(not above.isdisjoint(self._seen.readers[test]) for test in self._tests)
+        return 0 < own >= min(len(self._tests), 2)
 
     def _above(self, process: int) -> Iterator[int]:
         """The process, and those above it as far as they are known."""

@@ -76,6 +76,7 @@ class Seen:
     "tcp PORT" or "unix NAME". `passed`: paths at which verification opened files that it had not made, and at which
     nothing is any more; `links`: how many symbolic ones they made. `left`: of `late`, what was in /dev before, and no
     device. `unseen_memory`: they did more than was seen, on a machine where that is seen.
+    `altered`: tests that any process changed since verification began, and rewards that another than their writer did.
     """
 
     opened: Mapping[str, int] | None = None
@@ -93,6 +94,7 @@ class Seen:
     passed: frozenset[str] = frozenset()
     links: int = 0
     left: frozenset[str] = frozenset()
+    altered: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -212,11 +214,17 @@ def _watcher(run_id: str) -> _Watcher:
 
 @contextlib.asynccontextmanager
 async def watching(
-    container: str, run_id: str, kept: Collection[int], own: Callable[[str], bool]
+    container: str,
+    run_id: str,
+    kept: Collection[int],
+    own: Callable[[str], bool],
+    tests: Collection[str] = (),
+    began: Callable[[], float] = float,
 ) -> AsyncIterator[Sight]:
     """Watch the container while the block runs. `kept`: processes of the image, as the daemon's machine numbers them.
 
     `own`: whether a path of verification's own folders may be there when the block begins; others were put there.
+    `tests`: paths of its tests; `began`: time of its last command.
 
     Where that is impossible, what is seen is not known, and the log says so once.
     """
@@ -235,7 +243,7 @@ async def watching(
         if begun is not None:
             undo.pop_all()
             try:
-                seen = _parsed((await begun.ask("end", name, END_SEC)).get("seen"))
+                seen = _parsed((await begun.ask("end", name, END_SEC, tests=[*tests], since=began())).get("seen"))
                 sight.seen = replace(seen, tampered=(*put, *seen.tampered))
             except _FAILURES as error:
                 _not_watched(error)
@@ -258,7 +266,7 @@ def _forget(watcher: _Watcher, name: str) -> None:
 
     def end() -> None:
         with contextlib.suppress(OSError):
-            watcher.send("end", name)
+            watcher.send("end", name, tests=[], since=0)
 
     asyncio.get_running_loop().run_in_executor(None, end)
 
@@ -292,6 +300,7 @@ def _parsed(found: Any) -> Seen:
             passed=frozenset(map(str, found["passed"])),
             links=int(found["links"]),
             left=frozenset(map(str, found["left"])),
+            altered=_texts(found["altered"]),
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error

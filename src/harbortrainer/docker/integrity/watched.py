@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from harbortrainer.docker.integrity.kernel_objects import in_dev, objects_of, refused
@@ -26,13 +26,14 @@ from harbortrainer.docker.integrity.living import (
     living,
     mapped,
     pids_of,
-    program_of,
     settled,
     threads_of,
 )
 from harbortrainer.docker.integrity.marks import (
     CHANGED,
     CLOSE_WRITE,
+    ITSELF,
+    MOVED,
     OPEN,
     OPEN_EXEC,
     OVERFLOW,
@@ -41,11 +42,13 @@ from harbortrainer.docker.integrity.marks import (
     below,
     names,
 )
+from harbortrainer.docker.integrity.own_files import OwnFiles
+from harbortrainer.docker.integrity.programs import Programs
 from harbortrainer.docker.integrity.syscalls import SIGNAL
 from harbortrainer.docker.integrity.traces import Trace, Traces
 
 MOST_PATHS, MOST_CHARACTERS = 20_000, 4_000_000  # that are kept; beyond that "overflow" is true
-MOST_TAMPERED, MOST_READERS, MOST_PROGRAMS = 64, 32, 4096  # the second: of a file
+MOST_TAMPERED, MOST_READERS = 64, 32  # the second: of a file
 MOST_LATE = 4096
 SHARED = "/dev/shm"
 DRAIN_SEC = 5.0  # for events that wait when verification has ended
@@ -73,13 +76,13 @@ class Watch:
         self.lock = threading.Lock()
         self._shared = f"/proc/{self._first}/root{SHARED}"
         self.readers: dict[str, list[int]] = {}
-        self.programs: dict[int, dict[str, object]] = {}
-        self._ran: dict[int, list[str]] = {}  # files that a process loaded as programs, the first ones
+        self.programs = Programs(self._first)
         self.written: set[str] = set()
         self.late: set[str] = set()
         self.opened: set[tuple[str, int]] = set()  # by verification, with inodes, while the policy is traced
         self.made: set[int] = set()
         self.own: list[str] = []
+        self._own_files = OwnFiles(self._first)
         self._peeked: set[tuple[int, int]] = set()  # files that the policy opened, by device and inode
         self._tests: dict[str, tuple[int, int]] = {}  # those of TESTS, which others opened
         self._uploads: set[int] = set()  # processes that wrote there
@@ -87,9 +90,6 @@ class Watch:
         self.overflow = self.unseen = self.lost = self.ended = False
         self._characters = 0
         self._judged: dict[int, bool] = {}
-        self._asked: set[int] = set()  # processes whose program was read, or could not be
-        self._new: set[int] = set()  # whose next one is about to be loaded
-        self._loading: set[int] = set()  # of these, which are looked at when the waiting events were taken in
         self._inner: dict[int, int] = {}
         self.trace: Trace | None = None
         self.before: dict[int, Process] = {}
@@ -139,13 +139,12 @@ class Watch:
                 self._lose()
             elif event.error:
                 self._not_opened(event)
-            elif event.mask & CHANGED:
+            elif event.mask & (CHANGED | ITSELF):
                 self._tamper(event.path, event.pid)
+                self._own_files.changed |= {event.path} if event.mask & MOVED else set()
             else:
                 self._note(event)
-        for pid in self._loading:
-            self._read_program(pid)
-        self._loading.clear()
+        self.programs.take_loading()
         return found
 
     def take_calls(self) -> None:
@@ -179,13 +178,14 @@ class Watch:
             if opens:
                 self._note_reader(path, event)
         if opens:
-            self._note_program(event)
+            self.programs.note(event)
         if len(self.readers) + len(self.written) > MOST_PATHS or self._characters > MOST_CHARACTERS:
             self._flooded()
 
     def _note_write(self, event: Event) -> None:
         if event.path.startswith(OWN):
             self._tamper(event.path, event.pid)
+            self._own_files.note_write(event, self.programs.asked)
             if event.path.startswith(TESTS):
                 self._uploads.add(event.pid)
         elif self._writes_for_policy(event.pid):
@@ -222,31 +222,9 @@ class Watch:
 
         The first that a program opens tells that it is loaded.
         """
-        if event.mask & OPEN_EXEC or event.pid in self._new or not is_system(path):
+        if event.mask & OPEN_EXEC or event.pid in self.programs.new or not is_system(path):
             return False
         return self.marks.is_of_image(path)
-
-    def _note_program(self, event: Event) -> None:
-        """At the first open of a process, soon after those that load another program, and at the first one after."""
-        pid, known = event.pid, event.pid in self._asked
-        if event.mask & OPEN_EXEC:
-            self._new.add(pid)
-            ran = self._ran.setdefault(pid, []) if len(self._ran) < MOST_PROGRAMS else self._ran.get(pid)
-            if ran is not None and len(ran) < MOST_READERS:
-                ran.append(event.path)
-            if known:
-                self._loading.add(pid)
-            else:
-                self._read_program(pid)
-        elif pid in self._new or (not known and len(self._asked) < MOST_PROGRAMS):
-            self._new.discard(pid)
-            self._loading.discard(pid)
-            self._read_program(pid)
-
-    def _read_program(self, pid: int) -> None:
-        self._asked.add(pid)
-        with contextlib.suppress(OSError, IndexError):  # it has ended
-            self.programs[pid] = program_of(pid)
 
     def _note_memory(self, inner: int, pid: int) -> None:
         """`inner`: the process whose memory is opened, as the container numbers it."""
@@ -268,9 +246,8 @@ class Watch:
         if not self.overflow:
             self.overflow = True
             self.marks.leave_opens()
-        for known in (self.readers, self.programs, self.written, self.late, self.made, self.opened, self._loading):
+        for known in (self.readers, self.programs, self.written, self.late, self.made, self.opened):
             known.clear()
-        self._ran.clear()
 
     def _tamper(self, what: str, pid: int) -> None:
         if what not in self.tampered and len(self.tampered) < MOST_TAMPERED and self._is_policys(pid):
@@ -322,8 +299,8 @@ class Watch:
                 self._inner[thread] = inner_of(thread)
         return inner in self._inner.values()
 
-    def end(self) -> dict[str, object]:
-        """Return what happened. Call `close` afterwards."""
+    def end(self, tests: Collection[str], since: float) -> dict[str, object]:
+        """Return what happened; of `tests`, what was changed `since`. Call `close` afterwards."""
         with self.lock:
             self.ended = True
             give_up = time.monotonic() + DRAIN_SEC
@@ -343,18 +320,21 @@ class Watch:
             self.late |= set(in_dev(self._first)) - self.written if self.trace else set()
             processes = living(self._first, self.before, look.processes, all_hold=is_short)
             self.take_calls()  # a processor that wrote when it was read shows the rest a moment later
-            lost = {"parent": 0, "cwd": "", "words": []}
-            pids = {*self.programs, *self._ran}
-            programs = {pid: lost | self.programs.get(pid, {}) | {"ran": self._ran.get(pid, [])} for pid in pids}
             moved, changed = (self.trace.moved, self.trace.changed) if self.trace else (False, False)
             return {
-                "readers": self.readers, "programs": programs, "written": sorted(self.written),
+                "readers": self.readers, "programs": self.programs.found(), "written": sorted(self.written),
                 "tampered": sorted(self.tampered), "processes": [*processes, *self.objects],
                 "overflow": self.overflow, "unseen": self.unseen, "late": sorted(self.late), "moved": moved,
                 "changed": moved or changed, "made": sorted(self.made) if moved else [],
                 "sockets": self._sockets(look.processes), "links": self.trace.links if self.trace else 0,
                 "passed": sorted(self._passed()) if moved else [], "left": sorted(self.left),
+                "altered": sorted(self._own_files.changes(tests, since, self._held(alive)))[:MOST_TAMPERED],
             }  # fmt: skip
+
+    def _held(self, known: Collection[int]) -> set[str]:
+        """What programs that verification has left can still write. `known`: others."""
+        left = Look(self._first, {*pids_of(self._first)}.difference(known, self._kept)).processes
+        return {path for pid, one in left.items() for path in (*one.writes, *mapped(pid)[0])}
 
     def _passed(self) -> set[str]:
         """Paths at which verification opened what it had not made, and at which nothing is any more."""
@@ -372,13 +352,12 @@ class Watch:
 
     def _holds(self, pid: int, process: Process) -> None:
         """It may still write what is verification's own, so that no event tells."""
-        with contextlib.suppress(OSError):
-            paths, are_all = mapped(pid)
-            self.unseen |= not are_all
-            for path in {*process.writes, *paths}:
-                if path == RING and self.trace is not None:
-                    self.trace.moved = True
-                self._note(Event(path, CLOSE_WRITE, pid))
+        paths, are_all = mapped(pid)
+        self.unseen |= not are_all
+        for path in {*process.writes, *paths}:
+            if path == RING and self.trace is not None:
+                self.trace.moved = True
+            self._note(Event(path, CLOSE_WRITE, pid))
 
     def close(self) -> None:
         self.marks.close()

@@ -2,7 +2,8 @@
 
 It is made of the standard library alone (`main`). Requests come as JSON objects, one a line:
 
-* {"begin": ID, "room": SECONDS to wait for other watches, CONTAINER…}, {"end": ID}: watch, and say what happened
+* {"begin": ID, "room": SECONDS to wait for other watches, CONTAINER…}, {"end": ID, "tests": PATHS, "since": TIME}:
+  watch, and say what happened, and which of the tests were changed since
 * {"look": ID, CONTAINER…, "during": SECONDS}: say which processes of the policy there are, and which run meanwhile
 
 CONTAINER…: "pid": its first process, "kept": those that are no policy's, "shell": one that is ending, or null; all as
@@ -111,7 +112,7 @@ class Program:
             raise ProcessLookupError(f"{name} is not watched")
         self._leave(watch)
         try:
-            self._answer(id=name, seen=watch.end())
+            self._answer(id=name, seen=watch.end(request["tests"], request["since"]))
         finally:
             self._close(name)
 

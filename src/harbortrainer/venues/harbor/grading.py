@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import tempfile
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 from typing import Any, override
 
@@ -49,8 +49,9 @@ _BROKEN = (
     VerifierOutputParseError, RuntimeError, TimeoutError,
 )  # fmt: skip
 _OTHERS = (DockerException, requests.RequestException, UserError, EnvironmentFault)
-# By task and step: whether verification ends in a container that no agent touched, and paths that it changes there.
-_untouched: dict[str, tuple[bool, frozenset[str]]] = {}
+# By task and step: whether verification ends in a container that no agent touched, paths that it changes there, and
+# what it changes of its own.
+_untouched: dict[str, tuple[bool, frozenset[str], frozenset[str]]] = {}
 _log = logging.getLogger("harbortrainer")
 
 
@@ -66,8 +67,8 @@ class GradingVerifier(SafeVerifier):
 
     The same reward: the grade stands. Otherwise the second one is the grade if the reward needs none of the work, if
     verification met a cause before the work, or if a process of the policy wrote what is verification's; else the
-    trial has none, and the environment's verdict names the causes. Verification that breaks earns 0 where that of an
-    untouched container ends.
+    trial has none, and the environment's verdict names the causes. Neither has one whose verification changed its own
+    tests or reward, as that of an untouched container does not. Verification that breaks earns 0 where that one ends.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -104,16 +105,15 @@ class GradingVerifier(SafeVerifier):
         causes = await self._causes(again, sight.seen)
         came_from = _depends(environment, sight.seen, causes)
         await asyncio.to_thread(depends.write, self.trial_paths.trial_dir, came_from)
-        if not causes:
-            return first
-        without = await self._without(again, causes)
-        hooked = without < reward and (causes.hooked or await self._needs_no_work(again, causes, reward))
-        await asyncio.to_thread(self._record, causes, reward, without, hooked)
-        if without >= reward:
-            return first
-        if hooked:
-            return VerifierResult(rewards={"reward": max(without, 0.0)})
-        environment.verdict.unasked += tuple(causes.names)
+        unasked, without = list[str](), reward
+        if causes:
+            without = await self._without(again, causes)
+            hooked = without < reward and (causes.hooked or await self._needs_no_work(again, causes, reward))
+            await asyncio.to_thread(self._record, causes.names, reward, without, hooked)
+            if hooked:
+                return VerifierResult(rewards={"reward": max(without, 0.0)})
+            unasked = causes.names if without < reward else []
+        environment.verdict.unasked += (*unasked, *await self._altered(again, sight.seen))
         return first
 
     async def _judge_install(self, again: Again) -> None:
@@ -192,12 +192,17 @@ class GradingVerifier(SafeVerifier):
             return False
         return (await self._of_untouched(again))[0]
 
-    async def _of_untouched(self, again: Again) -> tuple[bool, frozenset[str]]:
+    async def _altered(self, again: Again, seen: Seen) -> list[str]:
+        """What verification has changed of its own, which no work needs."""
+        return sorted({*seen.altered}.difference((await self._of_untouched(again))[2])) if seen.altered else []
+
+    async def _of_untouched(self, again: Again) -> tuple[bool, frozenset[str], frozenset[str]]:
         key = f"{self.task.paths.task_dir} {self.step_name}"
         if key not in _untouched:
             async with again.fresh(None) as place:
-                ends = await self._measured(contextlib.nullcontext(place)) > -math.inf
-                _untouched[key] = ends, await again.changed_in(place)
+                async with self._watched(place.environment) as sight:
+                    ends = await self._measured(contextlib.nullcontext(place)) > -math.inf
+                _untouched[key] = ends, await again.changed_in(place), frozenset(sight.seen.altered)
         return _untouched[key]
 
     async def _causes(self, again: Again, seen: Seen, undone: Collection[FileChange] = ()) -> Causes:
@@ -215,12 +220,12 @@ class GradingVerifier(SafeVerifier):
     def _limit_sec(self) -> float:
         return self._step.verifier.timeout_sec if self._step else self.task.config.verifier.timeout_sec
 
-    def _record(self, causes: Causes, first: float, without: float, hooked: bool) -> None:
+    def _record(self, causes: Sequence[str], first: float, without: float, hooked: bool) -> None:
         folder = self.trial_paths.trial_dir
         make_folder(folder)
         known: dict[str, Any] = {
             "reward": first, "without": without if math.isfinite(without) else None, "hooked": hooked,
-            "number": len(causes.names), "causes": causes.names[:RECORDED],
+            "number": len(causes), "causes": causes[:RECORDED],
         }  # fmt: skip
         write_json(folder / CAUSES, known)
 
