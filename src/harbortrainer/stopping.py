@@ -125,7 +125,7 @@ class Stop:
 
 
 def drop_output(stream: IO[str]) -> None:
-    """Discard what the stream holds and gets from now on: nothing takes it any more."""
+    """Drop what the stream holds and gets from now on: nothing takes it any more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -212,9 +212,14 @@ def test_work_that_no_ledger_counts_is_refused(tmp_path: Path, file: str, line: 
     require_ledger(tmp_path / "ledger.jsonl")
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     append_line(tmp_path / file, line or {})
-    with pytest.raises(UserError, match=r"resume=.*ledger.jsonl, which counts its trials and tokens, is missing"):
+    with pytest.raises(UserError, match=r"resume=.*ledger.jsonl, which counts its trials.*, is missing or cut"):
         require_ledger(tmp_path / "ledger.jsonl")
-    run_trial(Ledger(tmp_path / "ledger.jsonl"), A)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for step in range((line and max(line.values())) or 0):
+        with pytest.raises(UserError, match="is missing or cut"):
+            require_ledger(tmp_path / "ledger.jsonl")
+        ledger.trained(step, batch(1.0, 0.0), [[A]])
+    run_trial(ledger, A)
     require_ledger(tmp_path / "ledger.jsonl")
 
 

@@ -312,15 +312,16 @@ class Ledger:
 
 
 def require_ledger(path: Path, field: str = "resume=") -> None:
-    """Raise UserError, which begins with `field`, when the folder has work of a run that no ledger counts."""
-    if path.exists() and path.stat().st_size:
-        return
-    run = path.parent
-    steps = [row["global_step"] for row in read_lines(run / "metrics.jsonl")]
-    steps += [record["step"] for record in read_lines(run / "checkpoints.jsonl")]
-    if any(steps) or next((run / "trajectories").glob("*/*.npz"), None) is not None:
+    """Raise UserError, which begins with `field`, when the folder has work of a run that its ledger does not count."""
+    run, records = path.parent, read_lines(path, checked=True)
+    trained = {record["step"] + 1 for record in records if record["event"] == "trained"}
+    steps = {row["global_step"] for row in read_lines(run / "metrics.jsonl")}
+    steps |= {record["step"] for record in read_lines(run / "checkpoints.jsonl")}
+    stored = not records and next((run / "trajectories").glob("*/*.npz"), None) is not None
+    if stored or max(steps, default=0) > max(trained, default=0):
         raise UserError(
-            f"{field}{run}: {path.name}, which counts its trials and tokens, is missing; restore it or start a new run"
+            f"{field}{run}: {path.name}, which counts its trials and tokens, is missing or cut; restore it or start a "
+            "new run"
         )
 
 
