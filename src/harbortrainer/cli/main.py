@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies
 
 from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.cli.output import fields_help
@@ -39,6 +40,7 @@ class Command:
     stops: bool = False  # the work takes a Stop and shuts itself down
 
 
+LOOPBACK = "localhost,127.0.0.1,::1"
 _DOCTOR, _TASKS = "doctor.arguments", "qualify.arguments"
 _EVALUATION = "evaluation.arguments"
 _LOG_LEVELS = {"doctor": logging.CRITICAL, "tasks": logging.ERROR}
@@ -271,11 +273,17 @@ async def until_stopped[T](work: Coroutine[Any, Any, T], stop: Stop) -> T:
 
 
 def load_environment(folder: Path = Path()) -> None:
-    """Read `.env.skyrl-tx`, then `.env`, where they exist; a variable that is set already keeps its value."""
+    """Read `.env.skyrl-tx`, then `.env`, where they exist; a variable that is set already keeps its value.
+
+    A proxy is never asked for this machine's own servers.
+    """
     from dotenv import load_dotenv
 
     for name in (".env.skyrl-tx", ".env"):
         load_dotenv(folder / name, override=False)
+    without = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if getproxies() and without != "*" and LOOPBACK not in without:
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = f"{without},{LOOPBACK}".lstrip(",")
 
 
 if __name__ == "__main__":

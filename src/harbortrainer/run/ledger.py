@@ -13,8 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harbortrainer.commands import continuing
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
-from harbortrainer.errors import UserError
+from harbortrainer.errors import DiskFault, UserError
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
 from harbortrainer.learning.pace import GroupSlot
@@ -72,6 +73,7 @@ class Ledger:
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
         self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
         cut_torn_line(path)
+        self._begun = path.exists()
         self._read()
 
     def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
@@ -232,7 +234,14 @@ class Ledger:
     def _append(self, record: dict[str, Any], *, durable: bool = True) -> None:
         record = {"time": round(time.time(), 3), **record}
         with self._lock:
+            if self._begun and not self._path.exists():
+                folder = self._path.parent
+                raise DiskFault(
+                    f"{folder}: was removed or renamed while the run writes there; give it its name back, then "
+                    f"continue with: {continuing(folder)}"
+                )
             append_line(self._path, record, durable=durable, checked=True)
+            self._begun = True
             self._count(record)
 
     def _read(self) -> None:
