@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from types import FrameType
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from harbortrainer.config import RunSettings
 
 SIGNAL_STATUS = 130  # 128 + SIGINT, for SIGTERM too
 LIMIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: stopped by a limit; the same command continues the run
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PIPE_STATUS = 141  # 128 + SIGPIPE: nothing reads the output
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the terminal is gone
 ONE_PRESS_SEC = 1.0  # a terminal and the script around us may both pass on one Ctrl-C
 SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
 
@@ -59,8 +60,7 @@ class Stop:
         self._trials_left = max(0, most - started) if most else None
 
     def limit_spending(self, over: Callable[[], tuple[str, int] | None]) -> None:
-        """`over`: why no more may be spent and the exit status, None while more may be. Call it in the event loop."""
-        self._loop = asyncio.get_running_loop()
+        """`over`: why no more may be spent and the exit status, None while more may be."""
         self._overspent = over
 
     def may_continue(self) -> bool:
@@ -84,13 +84,13 @@ class Stop:
         self._request(why, status, lets_end=False)
 
     def request_soon(self, why: str, status: int) -> None:
-        """`request` from any thread; after `limit_spending`."""
+        """`request` from any thread; after `cancels`."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.request, why, status)
 
     def cancels(self, task: "asyncio.Task[Any]") -> None:
         """Set the task that a request cancels, except within `polled`."""
-        self._cancel = task.cancel
+        self._cancel, self._loop = task.cancel, task.get_loop()
 
     @contextlib.contextmanager
     def polled(self) -> Iterator[None]:
@@ -124,9 +124,14 @@ class Stop:
         self._cancel()
 
 
+def drop_output(stream: IO[str]) -> None:
+    """Drop what the stream holds and gets from now on: nothing takes it any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 @contextlib.contextmanager
 def signals_to(stop: Stop) -> Iterator[None]:
-    """Ask `stop` at SIGINT and SIGTERM within the block; a second one exits; ignored signals stay so.
+    """Ask `stop` at SIGNALS within the block; a second one, unless SIGHUP, exits; ignored signals stay so.
 
     Outside of the main thread, which alone gets signals, nothing changes.
     """
@@ -141,10 +146,11 @@ def signals_to(stop: Stop) -> Iterator[None]:
         if first is None:
             first = time.monotonic()
             loop.call_soon_threadsafe(stop.request, signal.Signals(number).name, SIGNAL_STATUS)
-        elif time.monotonic() - first > ONE_PRESS_SEC:
+        elif number != signal.SIGHUP and time.monotonic() - first > ONE_PRESS_SEC:
             # in a signal handler: no buffered output, no clean-up, whatever the loop is doing
             cursor = SHOW_CURSOR if os.isatty(2) else ""
-            os.write(2, f"{cursor}\nstopped immediately{stop.resume_hint and '; '}{stop.resume_hint}\n".encode())
+            with contextlib.suppress(OSError):  # the terminal is gone
+                os.write(2, f"{cursor}\nstopped immediately{stop.resume_hint and '; '}{stop.resume_hint}\n".encode())
             os._exit(SIGNAL_STATUS)
 
     before = {number: signal.getsignal(number) for number in SIGNALS}

@@ -30,6 +30,21 @@ def test_a_reader_that_has_gone_ends_it_without_a_traceback(command: str, unbuff
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(
+    ("output", "status", "said"),
+    [
+        (">&-", 0, ""),
+        (">&- 2>&- <&-", 0, ""),
+        ("> /dev/full", 2, "error: standard output: cannot be written: No space"),
+    ],
+)
+def test_a_closed_or_full_output_is_no_traceback(output: str, status: int, said: str) -> None:
+    words = f"exec {sys.executable} -m src.tasks list datasets/quickstart {output}"
+    ended = subprocess.run(["sh", "-c", words], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == status and ended.stderr.startswith(said)
+    assert ended.stderr.count("\n") == bool(said)
+
+
 LOAD = """
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.errors import UserError

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.backend.health import proxy_of
 from harbortrainer.cli.arguments import read_arguments
-from harbortrainer.cli.main import load_environment, main, run_command
+from harbortrainer.cli.main import LOOPBACK, load_environment, main, run_command
 from harbortrainer.config import FIELDS
 from harbortrainer.durable.files import read_json, write_json
 from harbortrainer.durable.jsonl import append_line
@@ -173,6 +174,18 @@ def test_env_files_fill_in_what_the_shell_leaves_open(tmp_path, monkeypatch):
     monkeypatch.setenv("HT_A", "shell")
     load_environment(tmp_path)
     assert [os.environ[name] for name in ("HT_A", "HT_B", "HT_C")] == ["shell", "own", "env"]
+
+
+@pytest.mark.parametrize(("given", "then"), [("", LOOPBACK), ("lan", f"lan,{LOOPBACK}"), ("*", "*")])
+def test_a_proxy_is_not_asked_for_this_machine(given, then, tmp_path, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", given)
+    monkeypatch.setenv("NO_PROXY", given)
+    for _ in range(2):
+        load_environment(tmp_path)
+    assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == then
+    assert proxy_of("http://localhost:8000") == proxy_of("http://127.0.0.1:8000") == ""
+    assert proxy_of("http://10.1.2.3:8000") == ("" if given == "*" else "http://127.0.0.1:9")
 
 
 def test_a_letter_that_the_terminal_has_not_is_replaced() -> None:

@@ -207,6 +207,21 @@ async def test_a_server_that_only_fails_is_gone_too():
             await health.until_answering(url, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("proxy", "said"),
+    [
+        ("http://127.0.0.1:9", "through the proxy http://127.0.0.1:9: conn"),
+        ("socks5://127.0.0.1:9", "SOCKS"),
+    ],
+)
+async def test_a_proxy_that_is_in_the_way_is_named(monkeypatch, proxy, said):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(UserError, match=f"^skyrl_tx_url=http://10.1.2.3:8000.*{said}"):
+        await health.check_health("http://10.1.2.3:8000", config(backend="skyrl-tx"))
+
+
 async def test_a_cloud_that_cannot_be_reached_points_to_the_own_server(monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     with pytest.raises(UserError, match=r"tinker_base_url=http://127\.0\.0\.1:9: connection refused.*skyrl-tx"):

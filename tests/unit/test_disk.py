@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import resource
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,20 @@ def test_a_replacement_that_does_not_fit_leaves_the_old_file_and_nothing_else(tm
     with pytest.raises(DiskFault, match=str(path)), files_of_at_most(2):
         files.replace_text(path, "new")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("home", ["/proc/nobody", "~"])
+def test_without_a_home_the_cache_is_of_this_process(home: str, tmp_path: Path, monkeypatch, caplog) -> None:
+    """As of a service, or of a container's user without a name."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{home}/.cache")
+    folder = files.cache_folder("with-tmux")
+    files.make_folder(folder)
+    assert folder.parent.parent == tmp_path and files.cache_folder("with-tmux") == folder
+    assert caplog.messages == [
+        f"{home}/.cache/harbortrainer cannot be written: nothing is cached after this process; set XDG_CACHE_HOME"
+    ]
 
 
 def test_dockers_full_disk_quarantines_nobody() -> None:

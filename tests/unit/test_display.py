@@ -1,7 +1,9 @@
 """What is left on a terminal, in a pipe and in the log file by a run that says things, and by libraries that do."""
 
+import asyncio
 import contextlib
 import logging
+import os
 import sys
 import traceback
 import warnings
@@ -10,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from harbortrainer.config import Config
 from harbortrainer.errors import one_line
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.rollout.gates import TrialState
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.stopping import Stop
+from harbortrainer.stopping import PIPE_STATUS, SIGNAL_STATUS, Stop
 from harbortrainer.watch import capture
 from harbortrainer.watch.display import Display
 from tests.support.pty_parts import on_terminal
@@ -208,6 +211,33 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path, capsys: pytes
     said = capsys.readouterr()
     assert said.out.count("goes on") == 3 and "Traceback" not in said.err
     assert said.err.count("run.log cannot be written: No space left on device; the run continues without it") == 1
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_an_output_that_nothing_reads_stops_the_run_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    """Of `train | tee LOG` Ctrl-C ends both; the weights are saved all the same."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stop, work = Stop(), asyncio.current_task()
+    assert work is not None
+    stop.cancels(work)
+    with os.fdopen(writer, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with Display() as display, stop.polled():
+            display.follow(stop, trials=True)
+            display.keep_log(RunDirectory(tmp_path))
+            stop.limit(Config(model_name="", tasks_dir=""), display.say)
+            if asked:
+                stop.request("SIGINT", SIGNAL_STATUS)
+            display.say("goes on")
+            await stop.wait()
+    assert (stop.why, stop.status) == (
+        ("SIGINT", SIGNAL_STATUS) if asked else ("the output cannot be written (Broken pipe)", PIPE_STATUS)
+    )
+    assert capsys.readouterr().err.count("WARNING: the output cannot be written (Broken pipe); the run ends") == 1
+    assert "goes on" in (tmp_path / capture.NAME).read_text()
 
 
 def test_the_log_is_bounded_and_goes_on(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from harbortrainer.budget.account import Account
 from harbortrainer.config import Config
 from harbortrainer.durable.jsonl import append_line, read_lines
-from harbortrainer.errors import UserError
+from harbortrainer.errors import DiskFault, UserError
 from harbortrainer.learning.batch import TrainingBatch, assemble
 from harbortrainer.learning.pace import GroupSlot
 from harbortrainer.learning.trajectory import Outcome, Trajectory, TrialName, Turn, group_trajectories
@@ -212,10 +212,31 @@ def test_work_that_no_ledger_counts_is_refused(tmp_path: Path, file: str, line: 
     require_ledger(tmp_path / "ledger.jsonl")
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     append_line(tmp_path / file, line or {})
-    with pytest.raises(UserError, match=r"resume=.*ledger.jsonl, which counts its trials and tokens, is missing"):
+    with pytest.raises(UserError, match=r"resume=.*ledger.jsonl, which counts its trials.*, is missing or cut"):
         require_ledger(tmp_path / "ledger.jsonl")
-    run_trial(Ledger(tmp_path / "ledger.jsonl"), A)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for step in range((line and max(line.values())) or 0):
+        with pytest.raises(UserError, match="is missing or cut"):
+            require_ledger(tmp_path / "ledger.jsonl")
+        ledger.trained(step, batch(1.0, 0.0), [[A]])
+    run_trial(ledger, A)
     require_ledger(tmp_path / "ledger.jsonl")
+
+
+def test_a_folder_that_was_renamed_ends_the_run(tmp_path: Path) -> None:
+    """What it wrote since would be in two places, the old one without a configuration."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    ledger = Ledger(folder / "ledger.jsonl")
+    run_trial(ledger, A)
+    folder.rename(tmp_path / "moved")
+    folder.mkdir()
+    with pytest.raises(DiskFault, match=r"run: was removed or renamed while .*resume=.*/run$"):
+        run_trial(ledger, NAMES[1])
+    assert not [*folder.iterdir()]
+    folder.rmdir()
+    (tmp_path / "moved").rename(folder)
+    run_trial(ledger, NAMES[1])
 
 
 def test_a_batch_that_was_trained_on_is_settled(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harbortrainer import stopping
 from harbortrainer.cli.main import run_command
 from harbortrainer.config import Config
 from harbortrainer.stopping import LIMIT_STATUS, SIGNAL_STATUS, Stop
@@ -100,6 +101,23 @@ def test_a_second_signal_leaves_at_once_even_when_the_loop_is_blocked() -> None:
     _, told = process.communicate()
     assert process.returncode == SIGNAL_STATUS
     assert "stopped immediately; resume with: python -m src.train resume=X" in told
+
+
+def test_a_lost_terminal_is_a_first_signal_and_never_a_second(monkeypatch, tmp_path) -> None:
+    """A shell passes SIGHUP on, which the kernel has sent already."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stopping, "ONE_PRESS_SEC", 0)
+    stop = Stop()
+
+    async def command() -> int:
+        with stop.polled():
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGHUP)
+                await stop.wait()
+        assert stop.why == "SIGHUP"
+        return stop.status
+
+    assert run_command(command, stop) == SIGNAL_STATUS
 
 
 def test_a_signal_that_was_ignored_before_stays_ignored(monkeypatch, tmp_path) -> None:

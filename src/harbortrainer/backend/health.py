@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Mapping
 from typing import Any, NoReturn
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -16,6 +17,12 @@ from harbortrainer.stopping import run_until
 
 PATH = "/api/v1/healthz"
 FIRST_PAUSE_SEC, POLL_SEC = 0.5, 10.0
+
+
+def proxy_of(url: str) -> str:
+    """Return the proxy that the environment names for this address, "" = none."""
+    at, proxies = httpx.URL(url), getproxies()
+    return "" if proxy_bypass(at.host) else proxies.get(at.scheme) or proxies.get("all") or ""
 
 
 async def check_health(url: str, config: ServerSettings) -> dict[str, Any]:
@@ -32,10 +39,12 @@ async def check_health(url: str, config: ServerSettings) -> dict[str, Any]:
         async with http_client(HEALTH_LIMIT_SEC) as client:
             answer = await client.get(url + PATH)
     except httpx.ConnectError as error:
+        if proxy := proxy_of(url):
+            where, fix = f"{where} through the proxy {proxy}", "add the host to NO_PROXY, or mend HTTP_PROXY"
         raise UserError(f"{where}: connection refused or host unknown ({error}); {fix}") from None
     except httpx.TimeoutException:
         raise UserError(f"{where}: no answer within {HEALTH_LIMIT_SEC:.0f} s; {fix}") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ImportError) as error:  # the last: a SOCKS proxy
         raise UserError(f"{where}: {error or type(error).__name__}; {fix}") from None
     try:
         body = answer.json()

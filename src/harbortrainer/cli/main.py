@@ -1,15 +1,17 @@
 """`harbortrainer COMMAND …`: the table of commands, and what runs one. Heavy imports wait for checked words."""
 
 import asyncio
+import contextlib
 import importlib
 import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies
 
 from harbortrainer.cli.arguments import read_arguments
 from harbortrainer.cli.output import fields_help
@@ -18,9 +20,7 @@ from harbortrainer.commands import SCRIPTS, fitted
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import UserError, harmless, refuse
 from harbortrainer.setting import problems
-from harbortrainer.stopping import SIGNAL_STATUS, Stop, signals_to
-
-PIPE_STATUS = 141  # 128 + SIGPIPE
+from harbortrainer.stopping import PIPE_STATUS, SIGNAL_STATUS, Stop, drop_output, signals_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Command:
     stops: bool = False  # the work takes a Stop and shuts itself down
 
 
+LOOPBACK = "localhost,127.0.0.1,::1"
 _DOCTOR, _TASKS = "doctor.arguments", "qualify.arguments"
 _EVALUATION = "evaluation.arguments"
 _LOG_LEVELS = {"doctor": logging.CRITICAL, "tasks": logging.ERROR}
@@ -205,35 +206,59 @@ def load(path: str) -> Any:
 
 
 def run_command(prepare: Callable[[], Coroutine[Any, Any, int]], stop: Stop | None = None) -> int:
-    """Read the environment files and run the coroutine of `prepare`. Ctrl-C and SIGTERM request `stop`.
+    """Read the environment files and run the coroutine of `prepare`. Ctrl-C, SIGTERM and SIGHUP request `stop`.
 
     A second signal exits immediately. Returns the exit status.
     """
     stop = stop or Stop()
-    for stream in (sys.stdout, sys.stderr):  # a letter that the terminal has not must not end a run
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
+    _open_streams()
     try:
-        try:
+        with disk_errors(), _flushed_output():
             load_environment()
-            with disk_errors():
-                return asyncio.run(until_stopped(prepare(), stop))
-        finally:
-            sys.stdout.flush()  # at exit a closed pipe could not be caught
+            return asyncio.run(until_stopped(prepare(), stop))
     except UserError as error:
         for line in str(error).splitlines():
-            print(f"error: {harmless(line)}", file=sys.stderr)
+            _complain(f"error: {harmless(line)}")
         return 2
     except BrokenPipeError:  # as in `--help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is still buffered
         return PIPE_STATUS
     except SystemExit as leaving:
         if isinstance(leaving.__context__, BrokenPipeError):  # rich exits with 1, which has another meaning here
             return PIPE_STATUS
         raise
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print("stopped", file=sys.stderr)
+        _complain("stopped")
         return stop.status or SIGNAL_STATUS
+
+
+def _open_streams() -> None:
+    """Give a place to streams that the caller has closed: a file of the run would get their numbers."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until the exit
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # a letter that the terminal has not must not end a run
+
+
+@contextlib.contextmanager
+def _flushed_output() -> Iterator[None]:
+    """Flush the output after the block: at exit a closed pipe or a full disk could not be caught."""
+    try:
+        yield
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            drop_output(sys.stdout)
+            raise
+
+
+def _complain(line: str) -> None:
+    try:
+        print(line, file=sys.stderr)
+    except OSError:  # the terminal is gone
+        drop_output(sys.stderr)
 
 
 async def until_stopped[T](work: Coroutine[Any, Any, T], stop: Stop) -> T:
@@ -245,11 +270,17 @@ async def until_stopped[T](work: Coroutine[Any, Any, T], stop: Stop) -> T:
 
 
 def load_environment(folder: Path = Path()) -> None:
-    """Read `.env.skyrl-tx`, then `.env`, where they exist; a variable that is set already keeps its value."""
+    """Read `.env.skyrl-tx`, then `.env`, where they exist; a variable that is set already keeps its value.
+
+    A proxy is never asked for this machine's own servers.
+    """
     from dotenv import load_dotenv
 
     for name in (".env.skyrl-tx", ".env"):
         load_dotenv(folder / name, override=False)
+    without = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if getproxies() and without != "*" and LOOPBACK not in without:
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = f"{without},{LOOPBACK}".lstrip(",")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def disk_errors(path: Path | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        refuse(error, path or Path(error.filename or "."))
+        refuse(error, path or Path(error.filename or "standard output"))
         raise
 
 

@@ -1,15 +1,22 @@
 """Writes whole files atomically and durably, reads and writes JSON, and names the cache folder."""
 
+import atexit
 import contextlib
 import json
+import logging
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from harbortrainer.durable.disk import disk_errors
 from harbortrainer.errors import UserError
+
+log = logging.getLogger("harbortrainer")
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -83,5 +90,20 @@ def write_json(path: Path, value: Any) -> None:
 
 def cache_folder(part: str) -> Path:
     """Return the cache folder of one part of the program; it may not exist yet."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "harbortrainer" / part
+    return _cache(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / part
+
+
+@cache
+def _cache(base: str) -> Path:
+    """The user's folder, which is created; a folder of this process where it cannot be, as in a service's home."""
+    folder = Path(base, "harbortrainer")
+    with contextlib.suppress(OSError):
+        if not base.startswith("~"):  # without a home it stays so
+            folder.mkdir(parents=True, exist_ok=True)
+    if os.access(folder, os.W_OK):
+        return folder
+    log.warning("%s cannot be written: nothing is cached after this process; set XDG_CACHE_HOME", folder)
+    with contextlib.suppress(OSError):
+        folder = Path(tempfile.mkdtemp(prefix="harbortrainer-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

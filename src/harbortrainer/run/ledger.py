@@ -13,8 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harbortrainer.commands import continuing
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines
-from harbortrainer.errors import UserError
+from harbortrainer.errors import DiskFault, UserError
 from harbortrainer.learning.batch import TrainingBatch
 from harbortrainer.learning.datums import TrainingSequence, count_tokens, digest
 from harbortrainer.learning.pace import GroupSlot
@@ -72,6 +73,7 @@ class Ledger:
         self._attempts: dict[str, tuple[int, int]] = {}  # by slot
         self._faults: dict[str, list[Trajectory]] = {}  # by task, since its last grade
         cut_torn_line(path)
+        self._begun = path.exists()
         self._read()
 
     def started(self, trial_name: str, task_name: str, attempt: int, host: str = "", agent: str = "") -> None:
@@ -232,7 +234,14 @@ class Ledger:
     def _append(self, record: dict[str, Any], *, durable: bool = True) -> None:
         record = {"time": round(time.time(), 3), **record}
         with self._lock:
+            if self._begun and not self._path.exists():
+                folder = self._path.parent
+                raise DiskFault(
+                    f"{folder}: was removed or renamed while the run writes there; give it its name back, then "
+                    f"continue with: {continuing(folder)}"
+                )
             append_line(self._path, record, durable=durable, checked=True)
+            self._begun = True
             self._count(record)
 
     def _read(self) -> None:
@@ -312,15 +321,16 @@ class Ledger:
 
 
 def require_ledger(path: Path, field: str = "resume=") -> None:
-    """Raise UserError, which begins with `field`, when the folder has work of a run that no ledger counts."""
-    if path.exists() and path.stat().st_size:
-        return
-    run = path.parent
-    steps = [row["global_step"] for row in read_lines(run / "metrics.jsonl")]
-    steps += [record["step"] for record in read_lines(run / "checkpoints.jsonl")]
-    if any(steps) or next((run / "trajectories").glob("*/*.npz"), None) is not None:
+    """Raise UserError, which begins with `field`, when the folder has work of a run that its ledger does not count."""
+    run, records = path.parent, read_lines(path, checked=True)
+    trained = {record["step"] + 1 for record in records if record["event"] == "trained"}
+    steps = {row["global_step"] for row in read_lines(run / "metrics.jsonl")}
+    steps |= {record["step"] for record in read_lines(run / "checkpoints.jsonl")}
+    stored = not records and next((run / "trajectories").glob("*/*.npz"), None) is not None
+    if stored or max(steps, default=0) > max(trained, default=0):
         raise UserError(
-            f"{field}{run}: {path.name}, which counts its trials and tokens, is missing; restore it or start a new run"
+            f"{field}{run}: {path.name}, which counts its trials and tokens, is missing or cut; restore it or start a "
+            "new run"
         )
 
 

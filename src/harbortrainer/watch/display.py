@@ -1,6 +1,7 @@
 """Prints a run to the terminal: lines and a live view on a real one, plain lines elsewhere."""
 
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -8,7 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
+from typing import Self, override
 
 from rich.console import Console
 
@@ -17,12 +18,19 @@ from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.errors import indented
 from harbortrainer.learning.trajectory import Outcome, Trajectory
 from harbortrainer.run.directory import RunDirectory
-from harbortrainer.stopping import Stop
+from harbortrainer.stopping import PIPE_STATUS, Stop, drop_output
 from harbortrainer.watch.capture import RunLog, WarningHandler, captured
 from harbortrainer.watch.view import LiveView, Notes, RunState
 
 AT_ONCE = "a second Ctrl-C leaves at once"
 log = logging.getLogger("harbortrainer")
+
+
+class _Output(Console):
+    @override
+    def on_broken_pipe(self) -> None:
+        """Raise it; rich would end the process."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 async def _no_load() -> Load:
@@ -37,7 +45,7 @@ class Display:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(file=sys.stdout, highlight=False, soft_wrap=True, emoji=False)
+        self._console = console or _Output(file=sys.stdout, highlight=False, soft_wrap=True, emoji=False)
         self._errors = sys.stderr
         self._start = time.monotonic()
         self._lock = threading.RLock()  # held while printing
@@ -145,7 +153,15 @@ class Display:
         elapsed = time.monotonic() - self._start
         line = f"[{int(elapsed // 60):3d}:{elapsed % 60:04.1f}] {indented(text)}"
         with self._lock:
-            self._console.print(line, markup=False)
+            try:
+                self._console.print(line, markup=False)
+            except OSError as error:  # its reader or its terminal is gone, its disk full
+                if self._stop is None:
+                    raise
+                drop_output(self._console.file)
+                why = f"the output cannot be written ({error.strerror})"
+                self._warn(logging.WARNING, f"{why}; {self._stop.resume_hint or 'the run ends'}")
+                self._stop.request_soon(why, PIPE_STATUS)
 
     def _warn(self, level: int, text: str) -> None:
         """Print a warning; the log file has it already."""
@@ -153,7 +169,8 @@ class Display:
         if self._live is not None:
             self._print(line)
         else:
-            print(indented(line), file=self._errors, flush=True)
+            with contextlib.suppress(OSError):  # nothing reads it
+                print(indented(line), file=self._errors, flush=True)
 
     def _notes(self) -> Notes:
         """The cost so far, and the effect of Ctrl-C or the progress of a stop."""
