@@ -60,7 +60,8 @@ class Stop:
         self._trials_left = max(0, most - started) if most else None
 
     def limit_spending(self, over: Callable[[], tuple[str, int] | None]) -> None:
-        """`over`: why no more may be spent and the exit status, None while more may be."""
+        """`over`: why no more may be spent and the exit status, None while more may be. Call it in the event loop."""
+        self._loop = asyncio.get_running_loop()
         self._overspent = over
 
     def may_continue(self) -> bool:
@@ -84,7 +85,7 @@ class Stop:
         self._request(why, status, lets_end=False)
 
     def request_soon(self, why: str, status: int) -> None:
-        """`request` from any thread; after `cancels`."""
+        """`request` from any thread; after `cancels` or `limit_spending`."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.request, why, status)
 

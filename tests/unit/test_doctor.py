@@ -9,7 +9,7 @@ from harbortrainer.cli.main import main
     ("argv", "words"),
     [
         (["bakend=tinker"], "bakend: no such field; did you mean backend?"),
-        (["backend"], "backend: no such command; one of server, docker, clean"),
+        (["backend"], "backend: no such command; one of server, docker, hosts, clean"),
         (["clean", "remov=true"], "remov: no such field; did you mean remove?"),
         (["clean", "images_older_than_days=0"], "images_older_than_days=0.0: must be 1 or more, or None"),
         (["docker", "tasks_dir=no/such"], "tasks_dir: no/such is not a folder"),

@@ -215,7 +215,7 @@ def test_work_that_no_ledger_counts_is_refused(tmp_path: Path, file: str, line: 
     with pytest.raises(UserError, match=r"resume=.*ledger.jsonl, which counts its trials.*, is missing or cut"):
         require_ledger(tmp_path / "ledger.jsonl")
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    for step in range((line and max(line.values())) or 0):
+    for step in range(max(line.values()) if line else 0):
         with pytest.raises(UserError, match="is missing or cut"):
             require_ledger(tmp_path / "ledger.jsonl")
         ledger.trained(step, batch(1.0, 0.0), [[A]])

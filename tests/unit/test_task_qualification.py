@@ -304,7 +304,3 @@ async def test_what_ends_a_check_is_one_line(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch, pytest.raises(EnvironmentFault, match="Docker is gone"):
         patch.setattr(check, "qualify", lost)
         await checked(tmp_path)
-    (tmp_path / "cache").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(UserError, match=r"^XDG_CACHE_HOME: .* \(Not a directory\); "):
-        await checked(tmp_path)
