@@ -238,9 +238,9 @@ class Decoder:
             self.weights = self._call(unstacked, UNSTACKED)
         return self._call(advance, self._of_chunk(flags, state), self.weights, state, *arrays, **named(flags))
 
-    def has(self, flags: Flags, count: int, room: int) -> bool:
-        """Whether the program of a chunk is made."""
-        return programs.has(("advance", count, room, *flags))
+    def has(self, flags: Flags, count: int, room: int, soon: bool = False) -> bool:
+        """Whether the program of a chunk is made, or `soon` will be."""
+        return programs.has(("advance", count, room, *flags), soon)
 
     def _of_empty(self, count: int, room: int) -> Program:
         shapes = self.shapes(count, room)

@@ -73,9 +73,10 @@ class Programs:
         self._called.add(key)
         return is_first
 
-    def has(self, key: Hashable) -> bool:
-        """Whether the program is made."""
-        return key in self._ready or key in self._made
+    def has(self, key: Hashable, soon: bool = False) -> bool:
+        """Whether the program is made; with `soon`, also whether the thread makes it or will."""
+        coming = soon and (key in self._queue or key == self._now)
+        return coming or key in self._ready or key in self._made
 
     def get(self, key: Hashable, name: str, compile_it: Compile) -> Any:
         """The program, compiled where it must be. Raises TooLarge. Waits while the thread compiles it."""

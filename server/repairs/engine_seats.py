@@ -215,7 +215,7 @@ class Seats:
             return
         full, flags = full_seats(room, most), flags_of(rows)
         quarter = -(-full // QUARTER)
-        made = [self.decoder.has(flags, count, room) for count in (quarter, full)]
+        made = [self.decoder.has(flags, count, room, soon=True) for count in (quarter, full)]
         count = quarter if len(rows) <= quarter and made != [False, True] else full
         places = [place for place, row in enumerate(self.rows) if row]
         sitting = [self.rows[place] for place in places]

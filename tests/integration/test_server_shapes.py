@@ -168,7 +168,7 @@ import repairs
 repairs.apply("engine", repairs.NAMES)
 from skyrl.backends import jax as backend
 from skyrl.tinker import types
-from repairs import engine_programs, engine_warm_up
+from repairs import engine_programs, engine_seats, engine_warm_up
 from tests.support.engine_programs import pass_of
 
 engine_warm_up.on_gpu, engine_warm_up.ON_GPU = lambda: True, 128
@@ -181,7 +181,15 @@ programs = []
 programs_of = engine_programs.programs
 stock, programs_of._compiled = programs_of._compiled, lambda *of: programs.append(of[1]) or stock(*of)
 result = engine.forward_backward(pass_of(types, 24, 20))["r"]
-print("RESULT", json.dumps([made, programs, result.metrics["loss:sum"]]))
+params = types.SamplingParams(temperature=1.0, max_tokens=4, seed=1, top_k=0, top_p=1.0)
+seats, counts = engine.seats, []
+for coming in ({("advance", 4, 64, *engine_seats.PLAIN): ("a wave", None)}, {}):
+    programs_of._queue = coming
+    seats.queue.append(engine_seats.Row("r", [5, 6, 7], params, ""))
+    seats._admit()
+    counts.append(len(seats.rows))
+    seats.reset()
+print("RESULT", json.dumps([made, programs, result.metrics["loss:sum"], counts]))
 """
 
 
@@ -190,5 +198,6 @@ def test_on_a_gpu_the_pass_of_a_probe_is_compiled_before_it_is_asked_for(
     server_env: None, tiny_model_dir: Path
 ) -> None:
     """Here on a CPU, which is told that it is one."""
-    made, compiled, loss = results(tiny_model_dir, PROBE)
+    made, compiled, loss, seats = results(tiny_model_dir, PROBE)
     assert made and compiled == [] and loss > 0
+    assert seats == [4, 1], "one who samples takes all seats if their program is being compiled, else the fewest"

@@ -73,6 +73,15 @@ def test_vllms_logits_are_float32_where_its_output_layer_is_plain(tmp_path: Path
     assert said[1].startswith("logits are rounded: ") and said[2] == "rounded True", "without such a product"
 
 
+def test_a_worker_is_forked_unless_the_user_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def method() -> str:
+        return sampler.environment(plan_of(tmp_path, gpus=("0",)), 0)["VLLM_WORKER_MULTIPROC_METHOD"]
+
+    assert method() == "fork"
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    assert method() == "spawn"
+
+
 def test_the_key_is_that_of_the_last_start_which_vllms_compiled_programs_are_found_by(tmp_path: Path) -> None:
     key = sampler_start.own_key(tmp_path)
     assert len(key) == 32 and sampler_start.own_key(tmp_path) == key
