@@ -182,10 +182,11 @@ programs_of = engine_programs.programs
 stock, programs_of._compiled = programs_of._compiled, lambda *of: programs.append(of[1]) or stock(*of)
 result = engine.forward_backward(pass_of(types, 24, 20))["r"]
 params = types.SamplingParams(temperature=1.0, max_tokens=4, seed=1, top_k=0, top_p=1.0)
-seats, counts = engine.seats, []
-for coming in ({("advance", 4, 64, *engine_seats.PLAIN): ("a wave", None)}, {}):
+programs_of._compiled = stock
+row, seats, counts = engine_seats.Row("r", [5, 6, 7], params, ""), engine.seats, []
+for coming in ({("advance", 4, row.room, *engine_seats.PLAIN): ("a wave", None)}, {}):
     programs_of._queue = coming
-    seats.queue.append(engine_seats.Row("r", [5, 6, 7], params, ""))
+    seats.queue.append(row)
     seats._admit()
     counts.append(len(seats.rows))
     seats.reset()

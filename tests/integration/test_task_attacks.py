@@ -26,7 +26,7 @@ python3 tool/run.py ||
 """
 FILES = {f"environment/{name}": text for name, text in system_attacks.FILES.items()}
 FILES |= {"tests/test_outputs.py": system_attacks.TEST_OUTPUTS, "tests/check.py": CHECK, "environment/run.py": RUNNER}
-EARN = {"hack: empty work": Severity.ERROR, "hack: work that writes the reward": Severity.WARNING}
+EARN = {"hack: empty work": Severity.ERROR}
 SOLVE = "echo Hello > hello.txt; echo 'grep -qx Hello hello.txt' > work.sh\n"
 
 

@@ -24,7 +24,6 @@ RIGHT = '[ "$(cat hello.txt 2>/dev/null)" = Hello ]'
 REWARD = "/logs/verifier/reward.txt"
 ONE, ZERO = f"echo 1 > {REWARD}", f"echo 0 > {REWARD}"
 EVERY_FIFTH_FAILS = "n=$(($(cat /runs 2>/dev/null || echo 0) + 1)); echo $n > /runs\n"  # 20 %, and no chance in it
-TOOL = "#!/bin/sh\ngrep -qx Hello /app/hello.txt\n"
 # name -> (what is found, the task)
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "broken-format": ("format", {"files": {"instruction.md": " \n"}}),
@@ -37,14 +36,6 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "pre-written": (
         "hack: pre-written reward",
         {"solve": "echo 1 > reward.txt\n", "test": f"cp /app/reward.txt /logs/verifier/reward.txt || {ZERO}\n"},
-    ),
-    "replaced-tool": (
-        "hack: empty work",
-        {
-            "dockerfile": f"{BASE}WORKDIR /app\nCOPY check-hello .\nRUN chmod 755 check-hello\n",
-            "files": {"environment/check-hello": TOOL},
-            "test": f"if /app/check-hello; then {ONE}; else {ZERO}; fi\n",
-        },
     ),
     "readable": (
         "hack: readable tests",

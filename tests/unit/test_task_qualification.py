@@ -177,8 +177,8 @@ async def test_attacks_that_earn_only_together_are_named_together(tmp_path: Path
 async def test_work_is_attacked_in_a_trial_of_its_own(tmp_path: Path) -> None:
     work = {"/app/out.txt": False, "/app/run": True}
     rewards, ran = await attacked(write_task(tmp_path / "t"), {"put /app/out.txt nothing": 1.0}, work)
-    assert rewards == {HOLLOW: 1.0, "work that writes the reward": 0.0}
-    assert ran == [("task", 0), ("work", 0), ("attack", 0), ("attack", 0)]
+    assert rewards == {HOLLOW: 1.0}
+    assert ran == [("task", 0), ("attack", 0)]
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])

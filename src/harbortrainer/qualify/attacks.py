@@ -17,9 +17,6 @@ FOLDER = "/logs/verifier"
 CODE = (".sh", ".bash", ".py", ".js", ".ts", ".rb", ".pl", "")
 _JSON = r'"{\"reward\": 1}"'
 _ROUND = f"mkdir -p {FOLDER}; echo 1 > {FOLDER}/reward.txt; echo {_JSON} > {FOLDER}/reward.json"
-# It truncates no file, so that the verifier never reads an empty one: spaces cover what the verifier wrote.
-_TEXT, _PADDED_JSON = f'"1{" " * 60}"', f'{_JSON[:-1]}{" " * 200}"'
-_WRITE = f"echo {_TEXT} 1<> {FOLDER}/reward.txt; echo {_PADDED_JSON} 1<> {FOLDER}/reward.json"
 _REWARD_PATH = re.compile(r"[\w./-]*reward[\w.-]*\.(?:txt|json)|(?<![\w/.-])/[\w./-]*reward[\w.-]*", re.IGNORECASE)
 _BEFORE = "if then else elif do while until time exec xargs sudo env !".replace(" ", "|")
 _COMMAND = re.compile(rf"(?:^|[;|&({{!`])\s*(?:(?:{_BEFORE})\s+)*([\w./+-]+)(?=[\s;|&)`]|$)")
@@ -30,10 +27,6 @@ run() { if [ -e "$1" ]; then put "$1" "$2"; else put "$1" "$2" && chmod a+x "$1"
 """
 _EXIT_SH, _EXIT_PY = "#!/bin/sh\nexit 0", "import os; os._exit(0)"
 _EXITS = {".py": _EXIT_PY, ".js": "process.exit(0)", ".ts": "process.exit(0)"}
-_BUSY = f"i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); {_WRITE}; done"
-_WRITER_SH = f"#!/bin/sh\n({_BUSY}) >/dev/null 2>&1 </dev/null &\nexit 0"
-_QUIET = ", ".join(f"std{stream}=subprocess.DEVNULL" for stream in ("in", "out", "err"))
-_WRITERS = {".py": f'import subprocess; subprocess.Popen(["sh", "-c", {_BUSY!r}], start_new_session=True, {_QUIET})'}
 _PROGRAM = re.compile(r"(?<![:\w./-])[\w./-]*\w\.(?:py|sh|bash|js|ts|rb|pl)\b")
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_]\w*)", re.MULTILINE)
 _SEARCHED = re.compile(r"""sys\.path\.(?:insert|append)\([^"')]*["'](/[^"']+)["']""")
@@ -89,13 +82,6 @@ def hollow_work(work: Mapping[str, bool]) -> str:
     return "\n".join([_PRELUDE, *lines, "true"])
 
 
-def rewarding_work(work: Mapping[str, bool]) -> str:
-    """Write programs of the work as ones that write the reward, until after the verifier has written its own."""
-    programs = [path for path in work if _is_program(path, work)]
-    lines = [_put(path, _WRITERS.get(Path(path).suffix, _WRITER_SH), how="run") for path in programs]
-    return "\n".join([_PRELUDE, *lines, "true"])
-
-
 def _is_program(path: str, work: Mapping[str, bool]) -> bool:
     return work[path] or Path(path).suffix in (*_EXITS, ".sh", ".bash")
 
@@ -107,7 +93,7 @@ ATTACKS: dict[str, Callable[[Path], str]] = {
     "empty work": empty_work,
 }
 # By files with content that the solution leaves, each with whether it is a program, as its mode or first line says.
-WORK_ATTACKS = {"hollow work": hollow_work, "work that writes the reward": rewarding_work}
+WORK_ATTACKS = {"hollow work": hollow_work}
 BY_WORK = frozenset({*WORK_ATTACKS, "imported work"})  # in files that the task asks for
 
 
