@@ -54,7 +54,7 @@ INSTALLS: dict[str, Any] = {
 # Every finding about a task's own parts, and attacks of two kinds; beside them a task that is good. Then the others.
 PLANTED = [
     (("broken-format", "broken-build", "oracle-fails", "no-op-passes", "hanging", "flaky"), ("plain",)),
-    (("no-reward", "pre-written", "replaced-tool", "readable"), ("user", "separate-verifier", "multi-step-with-files")),
+    (("no-reward", "pre-written", "readable"), ("user", "separate-verifier", "multi-step-with-files")),
 ]
 
 
