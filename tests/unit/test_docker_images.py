@@ -1,5 +1,6 @@
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,11 +53,21 @@ def test_digest_ignores_what_the_build_ignores(tmp_path: Path) -> None:
     assert content_digest(tmp_path) == before
 
 
-def test_a_silent_build_by_the_cli_ends_when_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cli = tmp_path / "docker"
-    cli.write_text('#!/bin/sh\necho begun\n[ "$1" = build ] && exec sleep 600\nexit 0\n')
-    cli.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a shell script in the place of the docker CLI."""
+
+    def put(script: str) -> None:
+        file = tmp_path / "docker"
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+
+    return put
+
+
+def test_a_silent_build_by_the_cli_ends_when_it_is_stopped(tmp_path: Path, cli: Callable[[str], None]) -> None:
+    cli('echo begun\n[ "$1" = build ] && exec sleep 600\nexit 0')
     stop = threading.Event()
     events = build_with_cli(tmp_path, "t", {}, "heredoc", stop)
     assert next(events) == {"stream": "begun\n"}
@@ -64,11 +75,8 @@ def test_a_silent_build_by_the_cli_ends_when_it_is_stopped(tmp_path: Path, monke
     assert [set(event) for event in events] == [{"error"}]
 
 
-def test_without_buildx_compose_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cli = tmp_path / "docker"
-    cli.write_text('#!/bin/sh\n[ "$1" = compose ] || exit 1\n[ $2 = version ] && echo 2 || { echo "$@"; cat; }\n')
-    cli.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+def test_without_buildx_compose_builds(tmp_path: Path, cli: Callable[[str], None]) -> None:
+    cli('[ "$1" = compose ] || exit 1\n[ $2 = version ] && echo 2 || { echo "$@"; cat; }')
     stop = threading.Event()
     events = build_with_cli(tmp_path, "t", {"a": "b$c"}, "heredoc", stop)
     words, given = [event["stream"] for event in events]

@@ -300,8 +300,10 @@ def buildkit_command() -> list[str]:
 
     [] = there is none.
     """
+    if printed("docker", "buildx", "version"):
+        return ["docker", "build"]
     major = printed("docker", "--version").removeprefix("Docker version ").partition(".")[0]
-    if printed("docker", "buildx", "version") or (major.isdigit() and int(major) < 23):
+    if major.isdigit() and int(major) < 23:
         return ["docker", "build"]
     return ["docker", "compose"] if printed("docker", "compose", "version") else []
 
