@@ -139,7 +139,7 @@ REPAIRS = (
         "shapes",
         "each number of datums and each of many lengths compiles another program, without a bound of its memory",
         f"{JAX}: JaxBackendImpl._model_pass, sample; skyrl/tx/utils/generator.py: GeneratorMixin.generate",
-        engine=("engine_shapes", "engine_seats", "engine_waves", "engine_memory", "engine_warm_up"),
+        engine=("engine_shapes", "engine_seats", "engine_waves", "engine_memory", "engine_warm_up", "engine_rehearsal"),
     ),
     Repair(
         "prompt_logprobs",

@@ -261,8 +261,9 @@ class Seats:
         table = np.full((len(params), flags[0]), -1, np.int32)
         for place, one in enumerate(params):
             table[place, : len(one.stop_tokens or [])] = one.stop_tokens or []
-        # who asks for a free seat waits until the chunk ends
-        steps = self.steps if all(self.rows) else max(LEAST, self.steps // QUARTER)
+        # who asks for a free seat waits until the chunk ends, and so does who has reached the limit of an answer
+        steps = min(self.steps if all(self.rows) else self.steps // QUARTER, *(row.left for row in taken))
+        steps = max(LEAST, steps)
         arrays = [
             np.array([row.slot if row else 0 for row in self.rows], np.int32),
             np.array([one.temperature for one in params], np.float32),
