@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from harbortrainer.docker.integrity.living import MOST_ARGUMENTS
-from harbortrainer.docker.integrity.readers import Readers
+from harbortrainer.docker.integrity.readers import LOST, Readers
 from harbortrainer.docker.integrity.watch import Seen, WatchProgram
 
 SETTING = "/etc/tool/tool.conf"
 SET_UP, TESTS, CHILD = 1, 2, 3
-LOST = WatchProgram(0, "", ())
 PROGRAMS = {
     SET_UP: WatchProgram(0, "/", ("bash", "/tests/test.sh")),
     TESTS: WatchProgram(SET_UP, "/", ("python3", "/tests/test_outputs.py")),
@@ -87,3 +86,39 @@ def test_tests_that_were_brought_in_another_order_are_the_same() -> None:
     assert Readers(seen, {}).are_asked(SETTING, ())
     of_set_up = replace(seen, programs=PROGRAMS | {CHILD: WatchProgram(SET_UP, "/", ("cat", SETTING))})
     assert not Readers(of_set_up, {}).are_asked(SETTING, ())
+
+
+NEW, MAKEFILE = "/tests/conftest.py", "/app/Makefile"
+
+
+def wrote(program: WatchProgram, *above: WatchProgram, opens: int = CHILD, path: str = NEW) -> bool:
+    """Whether a process, the last of `above` from 10 on, wrote `path` for the work: one of them opened MAKEFILE."""
+    line = [*enumerate(above, 10), (CHILD, program)]
+    parents = [TESTS, *(pid for pid, _ in line)]
+    programs = PROGRAMS | {pid: replace(one, parent=above) for (pid, one), above in zip(line, parents, strict=False)}
+    read = {"/tests/test.sh": (SET_UP,), "/tests/test_outputs.py": (TESTS,), MAKEFILE: (TESTS, opens)}
+    seen = Seen(
+        {one: place for place, one in enumerate(read)}, readers=read, programs=programs, writers={path: (CHILD,)}
+    )
+    return Readers(seen, {}).written_by({MAKEFILE}) == {path}
+
+
+def program(*words: str) -> WatchProgram:
+    return WatchProgram(0, "/app", words)
+
+
+def test_what_the_work_runs_writes_for_it() -> None:
+    assert (
+        wrote(program("sh", MAKEFILE))
+        and wrote(program("x"))
+        and wrote(WatchProgram(0, "/", (), ran=(MAKEFILE,)), opens=0)
+    )
+    assert wrote(program("sh", "-c", "x"), program("make"), opens=10)
+    assert wrote(program("x"), program("make"), program("sh"), opens=10, path="/logs/verifier/reward.txt")
+
+
+def test_what_tests_tell_to_write_there_does_not_write_for_the_work() -> None:
+    assert not wrote(program("cp", "Makefile", "/tests")) and not wrote(program("ld", "-o", NEW, "Makefile"))
+    assert not wrote(program("x"), opens=TESTS)
+    assert not wrote(program("python3", "-c", "x"), path="/logs/verifier/reward.txt")
+    assert not wrote(program("x"), program("pytest", "/tests/test_outputs.py"), opens=10)

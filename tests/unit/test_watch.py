@@ -23,6 +23,7 @@ TOLD: dict[str, Any] = {
     "written": ["/b"], "tampered": ["/tests/x"], "overflow": False, "unseen": False,
     "late": ["/b"], "moved": True, "made": [9], "changed": True, "sockets": ["tcp 80"],
     "passed": ["/d"], "links": 2, "left": ["/dev/x"], "altered": ["/tests/y"],
+    "writers": {"/tests/w": [3]},
     "processes": [{"name": "p", "ports": [80], "ran": False, "writes": ["/c"], "pid": 5, "sockets": [], "busy": False,
                    "holds": True}],
 }  # fmt: skip
@@ -42,6 +43,7 @@ SEEN = Seen(
     links=2,
     left=frozenset({"/dev/x"}),
     altered=("/tests/y",),
+    writers={"/tests/w": (3,)},
 )
 PUT = "/logs/verifier/x"  # before verification began
 

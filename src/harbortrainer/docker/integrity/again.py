@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import posixpath
 import tempfile
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,10 @@ from harbortrainer.docker.integrity.cause import PASSED_LINK, Causes, Changed, c
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew
 from harbortrainer.docker.integrity.footprint import solutions
 from harbortrainer.docker.integrity.image_files import way
+from harbortrainer.docker.integrity.living import OWN, is_common
 from harbortrainer.docker.integrity.mentions import names_of, words_of, words_of_tests
+from harbortrainer.docker.integrity.own_files import REWARDS
+from harbortrainer.docker.integrity.readers import Readers
 from harbortrainer.docker.integrity.records import Records, records_of
 from harbortrainer.docker.integrity.restore import Survey, moved, put_back, survey
 from harbortrainer.docker.integrity.solution import footprint_of
@@ -36,9 +40,14 @@ class GradingPlace:
 
 
 class Again:
-    """Further verifications of a container whose agent's phase is closed."""
+    """Further verifications of a container whose agent's phase is closed.
+
+    `replaced`: files outside the work that changed, or that the work wrote, during the verification whose causes were
+    asked for.
+    """
 
     def __init__(self, environment: DockerEngineEnvironment) -> None:
+        self.replaced = frozenset[str]()
         self._environment = environment
         self._asked = Asked(None, "")
 
@@ -56,7 +65,7 @@ class Again:
         """
         found, before = self._environment.phases.found, self._environment.phases.before
         assert found is not None
-        looks = seen.links or seen.changed
+        looks = seen.links or seen.changed or seen.opened is None
         now = await call(survey, self._environment.container, before) if looks else None
         if now is not None and len(now.targets.items() - found.targets.items()) < seen.links:
             seen = replace(seen, sockets=(*seen.sockets, PASSED_LINK))
@@ -77,7 +86,12 @@ class Again:
         assert environment.phases.found is not None
         found = environment.phases.found
         in_image = found.layer.in_image
-        late = seen.late | {path for path in seen.passed if not in_image(path)}
+        if seen.opened is None and now is not None:
+            replaced = {one.path for one in now.contents if is_common(one.path)}
+        else:
+            replaced = {path for path in seen.writers if in_image(path)} | self._written(seen)
+        self.replaced = frozenset(replaced.difference(own))
+        late = self.replaced | seen.late | {path for path in seen.passed if not in_image(path)}
         late |= moved(environment.container, seen.made).difference(own) if seen.moved else set()
         known = {one.path for one in found.contents}.difference(undone)
         new = {path for path in late - known if not is_made_anew(path)}
@@ -85,6 +99,17 @@ class Again:
         if seen.changed and now is not None:
             changes += (one for one in now.contents if one.path not in {*known, *new, *now.plain, *own})
         return changes, frozenset(new)
+
+    def written_by_work(self, seen: Seen) -> set[str]:
+        """Return what programs of the agent's work wrote of verification's own, but for what tests name. Blocks."""
+        task, written = self._environment.task, {path for path in self._written(seen) if path.startswith(OWN)}
+        named = words_of_tests(task) if task and written else ()
+        return {path for path in written if path in REWARDS or posixpath.basename(path) not in named}
+
+    def _written(self, seen: Seen) -> set[str]:
+        found = self._environment.phases.found
+        assert found is not None
+        return Readers(seen, found.targets).written_by({one.path for one in found.contents})
 
     async def changed_in(self, place: GradingPlace) -> frozenset[str]:
         """Return what a container has changed since its image."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from harbortrainer.docker.integrity.image_files import way
-from harbortrainer.docker.integrity.living import is_system
+from harbortrainer.docker.integrity.living import is_of_user, is_system
 from harbortrainer.docker.integrity.watch import Process
 
 _DIGEST = re.compile(r"(?<=/)(?:[0-9a-f]{2}/[0-9a-f]{30,}|[0-9a-f]{32,})")  # a content's name
@@ -34,7 +34,6 @@ _ZONE_OF = rf"\b(?:time ?zone of (?:this|the) {_MACHINE}|{_MACHINE}(?:'s)? time 
 _ZONE = re.compile(rf"(?=.*\b(?:set|change|configure|switch)\b).*{_ZONE_OF}", re.I)
 _ZONES, _ZONE_NAME = "/usr/share/zoneinfo/", re.compile(r"(?<![\w./-])[A-Z]\w+(?:/[\w+-]*\w)+")
 _PROGRAM = re.compile(r"/(?:usr(?!(?:/local)?/src/)|bin|sbin|lib\w*)(?:/.*)?", re.DOTALL)
-_OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?", re.DOTALL)  # configuration and caches
 _SHARED = re.compile(
     r"/?|/(?:root|home|tmp|var|opt|srv|mnt|run|media|dev|proc|sys|home/[^/]+|var/(?:log|lib|cache|tmp|run))"
 )
@@ -311,11 +310,6 @@ def is_program(path: str) -> bool:
 def _is_command(path: str) -> bool:
     """Whether it lies where shells look for programs."""
     return posixpath.dirname(path) in PROGRAMS
-
-
-def is_of_user(path: str) -> bool:
-    """Return whether it is a user's configuration or cache."""
-    return _OF_USER.fullmatch(path) is not None
 
 
 def _normal(path: str) -> str:

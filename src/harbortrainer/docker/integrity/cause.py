@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from harbortrainer.docker.integrity.asked import Asked, is_of_user, is_program, is_setting_name, is_shared
+from harbortrainer.docker.integrity.asked import Asked, is_program, is_setting_name, is_shared
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew, is_often_cleaned
-from harbortrainer.docker.integrity.living import EPHEMERAL, is_system
+from harbortrainer.docker.integrity.living import EPHEMERAL, is_of_user, is_system
 from harbortrainer.docker.integrity.readers import MOST_PARENTS, Readers
 from harbortrainer.docker.integrity.syscalls import SIGNAL
 from harbortrainer.docker.integrity.watch import Process, Seen

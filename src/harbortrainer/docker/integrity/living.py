@@ -22,6 +22,7 @@ TESTS = "/tests/"
 OWN = (TESTS, "/logs/verifier/")  # what verification alone writes
 RING = "anon_inode:[io_uring]"  # the kernel may act for who has mapped it, without a call
 _SYSTEM = re.compile(r"/(?:usr|bin|sbin|lib\w*|etc|boot)(?:/.*)?", re.DOTALL)  # every program reads there
+_OF_USER = re.compile(r"(?:/root|/home/[^/]+)/\.[^/]+(?:/.*)?", re.DOTALL)
 _AT_ONCE = 1 << 16
 _GROUPS = "/sys/fs/cgroup"
 # Of sockets that listen, in /proc/net; of raw ones none does.
@@ -163,6 +164,16 @@ class Look:
 def is_system(path: str) -> bool:
     """Return whether programs of every kind may read there."""
     return _SYSTEM.fullmatch(path) is not None
+
+
+def is_of_user(path: str) -> bool:
+    """Return whether it is a user's configuration or cache."""
+    return _OF_USER.fullmatch(path) is not None
+
+
+def is_common(path: str) -> bool:
+    """Return whether programs that are none of the work may look there."""
+    return is_system(path) or is_of_user(path) or path.startswith(TESTS)
 
 
 def pids_of(first: int, most: int = MOST_PROCESSES) -> list[int]:

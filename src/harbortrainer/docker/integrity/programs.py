@@ -11,17 +11,20 @@ from harbortrainer.docker.integrity.living import program_of
 from harbortrainer.docker.integrity.marks import OPEN_EXEC, Event
 
 MOST_PROGRAMS, MOST_FILES = 4096, 32  # the second: that a process loads
+ORPHANS = -1  # the parent of PID 1, which takes those whose own has ended
 _LOST: dict[str, object] = {"parent": 0, "cwd": "", "words": []}
 
 
 class Programs:
-    """What processes run that opened a file, and processes above them; the highest one of a container has the parent 0.
+    """What processes run that opened a file, and processes above them; the highest one of a container has the parent 0,
+    PID 1 has ORPHANS.
 
     `asked`: processes whose program was read, or could not be; `new`: whose next one is about to be loaded.
     """
 
     def __init__(self, first: int) -> None:
         """`first`: PID 1, as this machine numbers it."""
+        self._first = first
         self._space = os.readlink(f"/proc/{first}/ns/pid")
         self.asked: set[int] = set()
         self.new: set[int] = set()
@@ -58,7 +61,7 @@ class Programs:
             found = self._read[pid] = program_of(pid)
             while (above := found["parent"]) not in self._read:
                 if above == 1 or os.readlink(f"/proc/{above}/ns/pid") != self._space:
-                    found["parent"] = 0
+                    found["parent"] = ORPHANS if found is self._read.get(self._first) else 0
                     return
                 found = self._read[above] = program_of(above)
 

@@ -2,13 +2,16 @@
 
 import functools
 import posixpath
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 
-from harbortrainer.docker.integrity.living import MOST_ARGUMENTS, TESTS
-from harbortrainer.docker.integrity.watch import Seen
+from harbortrainer.docker.integrity.living import MOST_ARGUMENTS, TESTS, is_system
+from harbortrainer.docker.integrity.own_files import REWARDS
+from harbortrainer.docker.integrity.programs import ORPHANS
+from harbortrainer.docker.integrity.watch import Seen, WatchProgram
 from harbortrainer.docker.integrity.watched import MOST_READERS
 
 MOST_PARENTS = 32
+LOST = WatchProgram(0, "", ())
 _CODE = (" ", "\n", "://")  # what an argument has that is code, or an address
 
 
@@ -56,6 +59,37 @@ class Readers:
         """
         readers = self._seen.readers.get(path, ())
         return bool(readers) and all(self._is_runner(one, runs, programs, may_be_lost) for one in readers)
+
+    def written_by(self, work: Set[str]) -> set[str]:
+        """Return what programs of the work, or what these started, wrote of verification's own."""
+        writers, opened = self._seen.writers, self._seen.opened
+        if opened is None:
+            return {path for path in writers if path.startswith(TESTS)}
+        runs = {one for path in work & opened.keys() if not is_system(path) for one in self._seen.readers[path]}
+        return {path for path, by in writers.items() if any(self._is_works(one, path, work, runs) for one in by)}
+
+    def _is_works(self, writer: int, written: str, work: Set[str], runs: Collection[int]) -> bool:
+        """Whether it, or one above it, was loaded from `work` or runs it; one that is told to write there copies it.
+
+        `runs`: processes that opened `work`: those above it start what that says, unless they are tests. An orphan
+        may be the work's, and who wrote a reward and had ended.
+        """
+        for one in self._above(writer):
+            program = self._seen.programs.get(one, LOST)
+            if not work.isdisjoint(program.ran):
+                return True
+            if not program.words:
+                return one == ORPHANS or (one > 0 and written in REWARDS)
+            words = {posixpath.normpath(posixpath.join(program.cwd, word)) for word in program.words}
+            is_told = one == writer and not words.isdisjoint((written, posixpath.dirname(written)))
+            own = {*self._runs(one)}
+            if any(path.startswith(TESTS) for path in own):
+                return False
+            is_test = any(f"{word}/".startswith(TESTS) for word in (program.cwd, *words))
+            starts = one in runs and not is_test and (one != writer or written not in REWARDS)
+            if not is_told and (starts or not work.isdisjoint(own)):
+                return True
+        return False
 
     def _is_runner(self, process: int, runs: Collection[str], programs: Collection[str], may_be_lost: bool) -> bool:
         for one in self._above(process):
@@ -106,7 +140,7 @@ class Readers:
     def _is_known(self, process: int) -> bool:
         """Whether it, and all that is above it, could be looked at before it ended."""
         *above, last = self._above(process)
-        return not last and all(any(self._seen.programs[one].words) for one in above)
+        return last <= 0 and all(any(self._seen.programs[one].words) for one in above)
 
     def _is_below_tests(self, process: int) -> bool:
         """Whether a test started it, or what that started, other than the program that sets tests up."""

@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from harbortrainer.docker.integrity.asked import is_of_user
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange
 from harbortrainer.docker.integrity.image_files import way
-from harbortrainer.docker.integrity.living import is_system
+from harbortrainer.docker.integrity.living import is_of_user, is_system
 
 _WHEEL, _NPM = ".dist-info/RECORD", "/node_modules/.package-lock.json"
 _DPKG, _LIST = "/var/lib/dpkg/info/", ".list"

@@ -77,6 +77,8 @@ class Seen:
     nothing is any more; `links`: how many symbolic ones they made. `left`: of `late`, what was in /dev before, and no
     device. `unseen_memory`: they did more than was seen, on a machine where that is seen.
     `altered`: tests that any process changed since verification began, and rewards that another than their writer did.
+    `writers`: of rewards, and of files that are other ones since then, or gone, which others opened, where programs
+    look that are none of the work; () = not known.
     """
 
     opened: Mapping[str, int] | None = None
@@ -95,6 +97,7 @@ class Seen:
     links: int = 0
     left: frozenset[str] = frozenset()
     altered: tuple[str, ...] = ()
+    writers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -301,6 +304,7 @@ def _parsed(found: Any) -> Seen:
             links=int(found["links"]),
             left=frozenset(map(str, found["left"])),
             altered=_texts(found["altered"]),
+            writers={str(path): tuple(map(int, pids)) for path, pids in found["writers"].items()},
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the watcher's answer is malformed: {error!r}") from error

@@ -5,6 +5,7 @@ A part of watcher.py's program, which needs root and has the standard library al
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import threading
@@ -42,7 +43,7 @@ from harbortrainer.docker.integrity.marks import (
     below,
     names,
 )
-from harbortrainer.docker.integrity.own_files import OwnFiles
+from harbortrainer.docker.integrity.own_files import OwnFiles, above
 from harbortrainer.docker.integrity.programs import Programs
 from harbortrainer.docker.integrity.syscalls import SIGNAL
 from harbortrainer.docker.integrity.traces import Trace, Traces
@@ -183,9 +184,9 @@ class Watch:
             self._flooded()
 
     def _note_write(self, event: Event) -> None:
+        self._own_files.note_write(event)
         if event.path.startswith(OWN):
             self._tamper(event.path, event.pid)
-            self._own_files.note_write(event, self.programs.asked)
             if event.path.startswith(TESTS):
                 self._uploads.add(event.pid)
         elif self._writes_for_policy(event.pid):
@@ -230,6 +231,8 @@ class Watch:
         """`inner`: the process whose memory is opened, as the container numbers it."""
         if _MEMORY_NAME not in self.tampered and not self._is_policys_thread(inner):
             self._tamper(_MEMORY_NAME, pid)
+        if inner in map(inner_of, itertools.islice(above(pid), 1, None)):
+            self._own_files.changed.add(_MEMORY_NAME)
 
     def _not_opened(self, event: Event) -> None:
         """The file of an event could not be opened here."""
@@ -328,6 +331,7 @@ class Watch:
                 "changed": moved or changed, "made": sorted(self.made) if moved else [],
                 "sockets": self._sockets(look.processes), "links": self.trace.links if self.trace else 0,
                 "passed": sorted(self._passed()) if moved else [], "left": sorted(self.left),
+                "writers": self._own_files.writers(tests, since, self.readers),
                 "altered": sorted(self._own_files.changes(tests, since, self._held(alive)))[:MOST_TAMPERED],
             }  # fmt: skip
 

@@ -103,6 +103,7 @@ class GradingVerifier(SafeVerifier):
             environment.verdict.unasked += (f"more than {MOST_CHANGES:,} changes",)
             return first
         causes = await self._causes(again, sight.seen)
+        replaced = again.replaced.intersection(one.path for one in causes.late)
         came_from = _depends(environment, sight.seen, causes)
         await asyncio.to_thread(depends.write, self.trial_paths.trial_dir, came_from)
         unasked, without = list[str](), reward
@@ -112,7 +113,7 @@ class GradingVerifier(SafeVerifier):
             await asyncio.to_thread(self._record, causes.names, reward, without, hooked)
             if hooked:
                 return VerifierResult(rewards={"reward": max(without, 0.0)})
-            unasked = causes.names if without < reward else []
+            unasked = causes.names if without < reward else sorted(replaced)  # the work does it again
         environment.verdict.unasked += (*unasked, *await self._altered(again, sight.seen))
         return first
 
@@ -194,7 +195,8 @@ class GradingVerifier(SafeVerifier):
 
     async def _altered(self, again: Again, seen: Seen) -> list[str]:
         """What verification has changed of its own, which no work needs."""
-        return sorted({*seen.altered}.difference((await self._of_untouched(again))[2])) if seen.altered else []
+        found = {*seen.altered, *await asyncio.to_thread(again.written_by_work, seen)}
+        return sorted(found.difference((await self._of_untouched(again))[2])) if found else []
 
     async def _of_untouched(self, again: Again) -> tuple[bool, frozenset[str], frozenset[str]]:
         key = f"{self.task.paths.task_dir} {self.step_name}"
@@ -202,13 +204,15 @@ class GradingVerifier(SafeVerifier):
             async with again.fresh(None) as place:
                 async with self._watched(place.environment) as sight:
                     ends = await self._measured(contextlib.nullcontext(place)) > -math.inf
-                _untouched[key] = ends, await again.changed_in(place), frozenset(sight.seen.altered)
+                written = await asyncio.to_thread(again.written_by_work, sight.seen)
+                own = frozenset((*sight.seen.altered, *written))
+                _untouched[key] = ends, await again.changed_in(place), own
         return _untouched[key]
 
     async def _causes(self, again: Again, seen: Seen, undone: Collection[FileChange] = ()) -> Causes:
         """Verification itself may have made what only the layer shows: one of an untouched container tells."""
         causes = await again.causes(seen, undone)
-        if (seen.moved or seen.changed) and any(one.path not in seen.late for one in causes.late):
+        if any(one.path not in seen.late for one in causes.late):
             return await again.causes(seen, undone, (await self._of_untouched(again))[1])
         return causes
 
