@@ -13,7 +13,7 @@ import requests
 from docker.errors import DockerException
 from harbor.models.task.config import StepConfig, TaskConfig
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
-from harbor.models.trial.paths import EnvironmentPaths
+from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 from harbor.models.verifier.result import VerifierResult
 from harbor.verifier.verifier import (
     AddTestsDirError,
@@ -184,13 +184,21 @@ class GradingVerifier(SafeVerifier):
     async def _is_policys_fault(self, again: Again, error: Exception) -> bool:
         """Whether verification breaks because of what the agent left, which is not the task's solution.
 
-        Measured once a task and process.
+        It ends in an untouched container, measured once a task and process; run again here, it breaks or earns nothing.
         """
         environment = self.environment
         assert isinstance(environment, DockerEngineEnvironment)
         if environment.records_footprint or _is_machines(error) or not await environment.is_up():
             return False
-        return (await self._of_untouched(again))[0]
+        return (await self._of_untouched(again))[0] and await self._in_place() <= 0
+
+    async def _in_place(self) -> float:
+        """The reward of one more verification in the same container; -inf = it broke."""
+        assert isinstance(self.environment, DockerEngineEnvironment)
+        with tempfile.TemporaryDirectory(prefix="harbortrainer-again-") as folder:
+            paths = TrialPaths(Path(folder))
+            paths.mkdir()
+            return await self._measured(contextlib.nullcontext(GradingPlace(self.environment, paths)))
 
     async def _altered(self, again: Again, seen: Seen) -> list[str]:
         """What verification has changed of its own, which no work needs."""
