@@ -59,7 +59,7 @@ FAULTS: list[tuple[Callable[[str], None], Outcome, str]] = [
     (out_of_memory, Outcome.INFRASTRUCTURE_ERROR, ""),
     (verifier("once"), Outcome.VERIFIER_ERROR, ""),  # killed from outside, or late since the machine slept
 ]
-# What a trial's own container has makes verification break, where that of an untouched one ends, each time: that earns 0.
+# A container of the trial has what makes verification break each time, where that of an untouched one ends: it earns 0.
 BROKEN = [verifier("crash"), verifier("hang")]
 
 
