@@ -32,6 +32,7 @@ from harbortrainer.docker.integrity.change import FileChange, is_made_anew
 from harbortrainer.docker.integrity.layer import MOST_CHANGES
 from harbortrainer.docker.integrity.solution import SOLUTION_SEC
 from harbortrainer.docker.integrity.watch import Seen, Sight
+from harbortrainer.durable.disk import CANNOT_WRITE
 from harbortrainer.durable.files import make_folder, write_json
 from harbortrainer.errors import EnvironmentFault, UserError, one_line
 from harbortrainer.harbor import boundary
@@ -177,7 +178,7 @@ class GradingVerifier(SafeVerifier):
                 async with asyncio.timeout(self._limit_sec):
                     return _reward(await verifier.verify())
             except _BROKEN as error:
-                if _is_machines(error):
+                if is_machines_fault(error):
                     raise
                 return -math.inf
 
@@ -188,7 +189,7 @@ class GradingVerifier(SafeVerifier):
         """
         environment = self.environment
         assert isinstance(environment, DockerEngineEnvironment)
-        if environment.records_footprint or _is_machines(error) or not await environment.is_up():
+        if environment.records_footprint or is_machines_fault(error) or not await environment.is_up():
             return False
         return (await self._of_untouched(again))[0] and await self._in_place() <= 0
 
@@ -261,7 +262,7 @@ def _reward(result: VerifierResult) -> float:
     return -math.inf if value is None else value
 
 
-def _is_machines(error: BaseException) -> bool:
-    """Whether Docker or the user caused it."""
+def is_machines_fault(error: BaseException) -> bool:
+    """Return whether Docker, the user or a full disk caused it."""
     causes = (error, error.__cause__, error.__context__)
-    return any(isinstance(one, _OTHERS) for one in causes)
+    return any(isinstance(one, _OTHERS) or getattr(one, "errno", None) in CANNOT_WRITE for one in causes)
