@@ -56,8 +56,8 @@ prepare() {
 quickstart() {
   trap stop_all EXIT
   trap 'exit 1' TERM
-  case " $* " in *" resume="*) SETTINGS=() ;; esac # the run has its own, those of its user included
   if [ -n "${HARBORTRAINER_CALLER:-}" ]; then SETTINGS+=(logs_dir="$HARBORTRAINER_CALLER/runs"); fi
+  case " $* " in *" resume="*) SETTINGS=() ;; esac # the run has its own, its folder and its user's included
   ensure_uv
   choose_server "$@"
   prepare

@@ -1,7 +1,8 @@
 """The engine's side of api_external: paths of external weights, and adapters that were sent as training states.
 
-Upstream: skyrl/backends/jax.py, JaxBackendImpl.load_checkpoint reads skyrl's own states alone, which are folders. Here
-a file there is the archive of an adapter: its weights go into the slot, Adam's moments are those of a new model.
+Upstream: skyrl/backends/jax.py, JaxBackendImpl.load_checkpoint reads skyrl's own states alone, which are folders; of a
+folder that is gone it "loads" the weights that the new model has, as flax gives its target back. Here that is an error,
+and a file there is the archive of an adapter: its weights go into the slot, Adam's moments are those of a new model.
 """
 
 # pyright: reportMissingImports=false
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from flax.training.checkpoints import latest_checkpoint
 from skyrl.backends.jax import JaxBackendImpl
 from skyrl.tinker import types
 from skyrl.tinker.engine import TinkerEngine
@@ -21,8 +23,10 @@ stock_load = JaxBackendImpl.load_checkpoint
 
 
 def load_checkpoint(self: Any, checkpoint_path: Any, model_id: str, load_optimizer: bool) -> None:
-    """Raises ValueError: it has no moments, or does not fit the model."""
+    """Raises ValueError: it has no moments, or does not fit the model; FileNotFoundError."""
     if not (isinstance(checkpoint_path, Path) and checkpoint_path.is_file()):
+        if latest_checkpoint(checkpoint_path) is None:
+            raise FileNotFoundError(f"Training checkpoint not found in {checkpoint_path}")
         stock_load(self, checkpoint_path, model_id, load_optimizer)
         return
     if load_optimizer:

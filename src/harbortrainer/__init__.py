@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Read by Harbor and LiteLLM at import time: no telemetry, no price file fetched from the internet.
 os.environ.setdefault("HARBOR_TELEMETRY", "0")
+if os.path.expanduser("~") == "~":  # a user without a name: Harbor needs a home; Docker gives them this one, too
+    os.environ["HOME"] = os.sep
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 # "PyTorch was not found" is meant: the trainer tokenises, it holds no model.
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

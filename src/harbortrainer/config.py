@@ -1,5 +1,7 @@
 """The flat configuration of a run. A field holds all facts on its setting; docs/settings.md is generated from them."""
 
+import os
+from pathlib import Path
 from typing import Any, Literal
 
 import chz
@@ -17,12 +19,17 @@ CLIP_DEFAULTS = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}  # Tinke
 BASELINES = ("mean", "leave_one_out", "none")
 
 SEED = Check(lambda value: 0 <= value < 2**63, "must be 0 or more, of 63 bits at most")
-FOLDER = Check(bool, "names no folder; give one, . for this one")
+FOLDER = Check(lambda name: bool(name) and _may_be_folder(name), "names no folder; give one, . for this one")
 PROJECT = Check(lambda name: not {*r"/\#?%:"} & {*name}, r"a project's name has none of / \ # ? % :")
 ABOVE_0_OR_AUTO = Check(lambda value: value == AUTO or value > 0, "must be above 0, or auto")
 JOB = "harbor:"  # in data: before the folder of a job
 ADDRESS, FIXED, NEXT_STEP = Resume.ADDRESS, Resume.FIXED, Resume.NEXT_STEP
 LENGTH, TASKS = Resume.LENGTH, Resume.TASKS
+
+
+def _may_be_folder(name: str) -> bool:
+    path = Path(name).expanduser().absolute()
+    return next(one for one in (path, *path.parents) if os.path.exists(one)).is_dir()
 
 
 @chz.chz

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import chz
 
-from harbortrainer.errors import UserError
+from harbortrainer.errors import UserError, refuse
 from harbortrainer.setting import url_problem
 
 SCRIPTED, BASE = "scripted", "base"
@@ -51,6 +51,7 @@ def text_of(role: Role, given: str | None) -> str | None:
         value = json.loads(Path(given).expanduser().read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{role}={given}: cannot be read as JSON ({error}); give a file with {_FORM}") from None
+    refuse(f"{role}={given}{problem.removeprefix(role)}" for problem in _problems(role, value))
     return json.dumps(value, sort_keys=True)
 
 
@@ -67,8 +68,7 @@ def _read(role: Role, text: str) -> ModelFile:
         value = json.loads(text)
     except ValueError as error:
         raise UserError(f"{role}: no JSON ({error}); give a file with {_FORM}") from None
-    if problems := [*_problems(role, value)]:
-        raise UserError("\n".join(problems))
+    refuse(_problems(role, value))
     return ModelFile(**value)
 
 

@@ -164,6 +164,16 @@ async def test_a_container_whose_end_the_daemon_does_not_know_yet_is_down(tmp_pa
             os.kill(shim, signal.SIGCONT)
 
 
+async def test_a_paused_container_does_not_run(tmp_path: Path) -> None:
+    """Otherwise a verification that hangs in it would be the policy's fault."""
+    async with up(write_task(tmp_path / "paused"), RUN) as environment:
+        engine().pause(environment.container)
+        try:
+            assert not await environment.is_up()
+        finally:
+            engine().unpause(environment.container)
+
+
 async def test_a_working_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
     task = write_task(tmp_path / "workdir", toml='[environment]\nworkdir = "/no/such"\n')
     result = await run_trial(task, RUN)

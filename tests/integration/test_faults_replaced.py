@@ -26,6 +26,7 @@ RUN = {"label": [f"harbortrainer.run_id={RUN_ID}", "harbortrainer.trial"]}
 VERIFIER = f"""case "$(cat /fault 2>/dev/null)" in
 crash) kill -SEGV $$ ;;
 hang) sleep 600 ;;
+once) rm /fault; kill -SEGV $$ ;;
 esac
 {TEST_SH}"""
 OOM_SCORE_OF_FIRST_PROCESS = 1000  # the kernel then ends the container's first process, and so the container
@@ -56,8 +57,9 @@ def verifier(fault: str) -> Callable[[str], None]:
 FAULTS: list[tuple[Callable[[str], None], Outcome, str]] = [
     (vanish, Outcome.INFRASTRUCTURE_ERROR, ""),
     (out_of_memory, Outcome.INFRASTRUCTURE_ERROR, ""),
+    (verifier("once"), Outcome.VERIFIER_ERROR, ""),  # killed from outside, or late since the machine slept
 ]
-# What a trial's own container has makes verification break, where that of an untouched one ends: that earns 0.
+# A container of the trial has what makes verification break each time, where that of an untouched one ends: it earns 0.
 BROKEN = [verifier("crash"), verifier("hang")]
 
 

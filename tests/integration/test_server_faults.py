@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -19,7 +20,7 @@ from harbortrainer.backend.contract import CallLimits
 from harbortrainer.backend.load import POLL_SEC, say_what_compiles
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.backend.sessions import DUMMY_KEY, end_session, open_rest, open_session
-from harbortrainer.errors import BackendError, ServerLost
+from harbortrainer.errors import BackendError, ServerLost, WeightsGone
 from harbortrainer.policy.clock import Clock
 from harbortrainer.policy.sampler import PolicySampler, SamplingError
 from harbortrainer.probe.session import ProbeSession
@@ -226,6 +227,15 @@ async def test_an_ended_session_and_lost_states_are_recovered_from(
             assert await logprobs(trainer, sequences) == pytest.approx(expected[left], abs=1e-4)
             assert sum("lost: the state after step" in line for line in said) == 3 - left
     assert "from the seed" in said[-2] and "seed" in said[-1]
+
+
+async def test_a_state_that_the_servers_disk_has_lost_is_gone(server_url: str, tiny_model_dir: Path) -> None:
+    """The server "loaded" the new adapter's own weights: the run continued from its seed without a word."""
+    async with trained(server_url, tiny_model_dir) as (_, trainer):
+        path = await trainer.save(0)
+        shutil.rmtree(checkpoints_base(server_url) / trainer.model_id / f"{path.rsplit('/', 1)[-1]}.tar.gz")
+        with pytest.raises(WeightsGone):
+            await trainer.reload(path)
 
 
 ROOM = 64 * 1024  # bytes: less than a state takes

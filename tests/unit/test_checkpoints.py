@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from harbortrainer.durable.jsonl import append_line, read_lines
+from harbortrainer.errors import UserError
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.training.outage import delete_orphans
 
@@ -25,6 +26,12 @@ POLICY = PolicyIdentity("m", 8, "chat_template:1", "off")
 def test_what_is_kept(keep: Keep, kept: list[int]) -> None:
     scores = {1: 0.1, 2: 0.5, 4: 0.5, 9: 1.0}
     assert sorted(keep.choose(range(7), scores)) == kept
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    (file := tmp_path / "checkpoints.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match=r"checkpoints.jsonl is damaged .*; restore it or start a new run"):
+        CheckpointLog(file)
 
 
 @pytest.mark.parametrize("keep", [Keep(0), Keep(1), Keep(3, best=2), Keep(1, best=3)])

@@ -85,6 +85,14 @@ def test_an_intervention_is_told_loudly_and_a_harmless_change_in_passing(run: Ru
     assert told["wandb_project"] == "wandb_project=p, was None"
 
 
+@pytest.mark.parametrize("other", ["run_name=other", "logs_dir=/elsewhere"])
+def test_another_name_beside_resume_is_refused(run: RunDirectory, other: str) -> None:
+    """It was ignored, and the run continued in its own folder."""
+    with pytest.raises(UserError, match=f"^{other}: resume={run.path} continues"):
+        parse([f"resume={run.path}", other])
+    parse([f"resume={run.path}", f"run_name={run.name}", f"logs_dir={run.path.parent}"])
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with pytest.raises(UserError, match=r"run_name=data: .* is no run"):

@@ -1,6 +1,7 @@
 """Harbor is imported without litellm for Terminus-2, and has it again for agents with a client of their own."""
 
 import importlib
+import subprocess
 import sys
 from types import ModuleType
 
@@ -24,3 +25,18 @@ def test_what_was_imported_without_litellm_finds_providers_afterwards(monkeypatc
     assert agent_auth_resolution.parse_model_name("openai/policy") == (None, "openai/policy")
     with_litellm()
     assert agent_auth_resolution.parse_model_name("openai/policy") == ("openai", "policy")
+
+
+NAMELESS = """
+import os, pwd
+del os.environ["HOME"]
+pwd.getpwuid = {}.__getitem__
+import harbortrainer, harbor.constants
+print(harbor.constants.CACHE_DIR)
+"""
+
+
+def test_a_user_without_a_home_and_a_name_imports_harbor() -> None:
+    """Harbor asks for the home at import: the command ended in its traceback."""
+    done = subprocess.run([sys.executable, "-c", NAMELESS], capture_output=True, text=True, check=False)
+    assert done.stdout == "/.cache/harbor\n", done.stderr

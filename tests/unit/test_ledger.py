@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,15 @@ def train(ledger: Ledger, step: int, made: TrainingBatch) -> None:
 def run_trial(ledger: Ledger, name: str, fate: str = "graded", task: str = "t") -> None:
     ledger.started(name, task, 1)
     ledger.ended(trajectory(name, 1.0 if fate == "graded" else None, task), fate)
+
+
+def test_a_clock_that_is_set_in_a_run_costs_no_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account()
+    ledger = Ledger(tmp_path / "ledger.jsonl", account.count)
+    ledger.started(A, "t", 1)
+    monkeypatch.setattr(time, "time", lambda now=time.time: now() + 3600)
+    ledger.ended(trajectory(A), "graded")
+    assert account.hours < 0.1
 
 
 def test_a_trials_line_says_how_and_where_it_ended_and_what_it_cost(tmp_path: Path) -> None:

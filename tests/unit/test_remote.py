@@ -230,5 +230,5 @@ def test_results_without_a_call_are_text_of_the_user() -> None:
 )
 def test_a_file_that_describes_no_endpoint_is_refused(tmp_path: Path, value: dict[str, Any], words: str) -> None:
     (file := tmp_path / "p.json").write_text(json.dumps(value))
-    with pytest.raises(UserError, match=f"policy: .*{words}"):
+    with pytest.raises(UserError, match=f"^policy(={file})?: .*{words}"):
         find_subject("policy", str(file))

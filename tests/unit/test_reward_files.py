@@ -1,5 +1,6 @@
 """What a container may leave where a reward, or what its tests printed, should be."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -7,10 +8,10 @@ from pathlib import Path
 import pytest
 from harbor.models.task.task import Task
 from harbor.models.trial.paths import TrialPaths
-from harbor.verifier.verifier import VerifierOutputParseError
+from harbor.verifier.verifier import DownloadVerifierDirError, VerifierOutputParseError
 
 from harbortrainer.docker.box.archive import REWARD
-from harbortrainer.venues.harbor.grading import GradingVerifier
+from harbortrainer.venues.harbor.grading import GradingVerifier, is_machines_fault
 from harbortrainer.venues.harbor.install import outputs
 from harbortrainer.venues.harbor.reward_files import SafeVerifier
 from tests.support.docker_parts import environment_of
@@ -81,6 +82,12 @@ def test_tests_of_a_verifiers_own_image_are_left_as_it_has_them(tmp_path: Path, 
     task = Task(write_task(tmp_path / "task", toml=toml, files=own))
     verifier = GradingVerifier(task, TrialPaths(tmp_path), environment_of(task.task_dir, ""))
     assert bool(verifier._resolve_tests()[0]) is (image == "")
+
+
+def test_a_reward_that_a_full_disk_does_not_take_is_the_machines_fault() -> None:
+    error = DownloadVerifierDirError()
+    error.__cause__ = OSError(errno.ENOSPC, "full")
+    assert is_machines_fault(error) and not is_machines_fault(DownloadVerifierDirError())
 
 
 def test_of_what_tests_printed_the_beginning_and_the_end_are_read(verifier: SafeVerifier) -> None:

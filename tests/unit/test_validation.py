@@ -62,6 +62,7 @@ def test_defaults_are_valid():
         ({"batch_size": 10**12}, ["batch_size=1000000000000: must be above 0, 1000000 at most"]),  # ran for ever
         ({"seed": 10**20}, ["seed=100000000000000000000: must be 0 or more, of 63 bits at most"]),
         ({"logs_dir": ""}, ["logs_dir=: names no folder; give one"]),
+        ({"logs_dir": f"{__file__}/runs"}, [f"logs_dir={__file__}/runs: names no folder; give one"]),
         ({"wandb_project": "a/b"}, ["wandb_project=a/b: a project's name has none of /"]),
         ({"judge": judge_file(weight=0.0)}, ["judge: weight=0: the judge has no effect"]),
         ({"judge": judge_file(weight=-1)}, ["judge: weight=-1: must be 0 or more"]),
@@ -90,6 +91,12 @@ def test_bad_combination_names_field_value_and_fix(changes, words):
         validate(config(**changes))
     (line,) = str(error.value).splitlines()
     assert all(word in line for word in words), line
+
+
+def test_a_wrong_model_file_is_named(tmp_path):
+    (file := tmp_path / "judge.json").write_text("{}")
+    with pytest.raises(UserError, match=f"^judge={file}: give an object with"):
+        validate(config(judge=str(file)))
 
 
 def test_all_problems_are_told_at_once():

@@ -98,8 +98,7 @@ def _cache(base: str) -> Path:
     """The user's folder, which is created; a folder of this process where it cannot be, as in a service's home."""
     folder = Path(base, "harbortrainer")
     with contextlib.suppress(OSError):
-        if not base.startswith("~"):  # without a home it stays so
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     if os.access(folder, os.W_OK):
         return folder
     log.warning("%s cannot be written: nothing is cached after this process; set XDG_CACHE_HOME", folder)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from harbortrainer.durable.files import damaged
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines, rewrite
 from harbortrainer.errors import UserError
 from harbortrainer.run.directory import RunDirectory
@@ -61,6 +62,14 @@ class Keep:
         return chosen | set(evaluated[: self.best])
 
 
+def read_checkpoints(path: Path) -> list[Checkpoint]:
+    """Return the records of checkpoints.jsonl. Raises UserError when one is damaged."""
+    try:
+        return [Checkpoint(**record) for record in read_lines(path)]
+    except TypeError:
+        raise damaged(path, "a record has other fields than a checkpoint") from None
+
+
 def find_checkpoint(field: str, value: str) -> tuple[RunDirectory, Checkpoint]:
     """Return the checkpoint of another run, which may be running. `value`: RUN_DIR (the newest one) or RUN_DIR@STEP.
 
@@ -75,7 +84,7 @@ def find_checkpoint(field: str, value: str) -> tuple[RunDirectory, Checkpoint]:
             f"{field}={value}: no run directory ({run.config} is missing); give RUN_DIR, RUN_DIR@STEP or a tinker:// "
             "path"
         )
-    records = [Checkpoint(**record) for record in read_lines(run.checkpoints)]
+    records = read_checkpoints(run.checkpoints)
     found = [record for record in records if not step or record.step == int(step)]
     if not found:
         steps = ", ".join(str(record.step) for record in records)
@@ -100,7 +109,7 @@ class CheckpointLog:
         self._keep = keep
         for file in (path, self._models, self._references):
             cut_torn_line(file)
-        self.records = [Checkpoint(**record) for record in read_lines(path)]
+        self.records = read_checkpoints(path)
         self._samplers = {record["state"]: record["sampler"] for record in read_lines(self._references)}
 
     def latest(self) -> Checkpoint | None:

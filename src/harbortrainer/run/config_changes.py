@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import chz
@@ -163,6 +164,7 @@ def read_run_arguments[A: RunSettings](args: type[A], kind: type[RunSettings], a
     """
     if (path := given(argv, "resume")) is not None:
         run = open_run_directory(path)
+        _require_its_name(run, path, argv)
     elif (name := given(argv, "run_name")) is not None:
         run = find_run(given(argv, "logs_dir") or SETTINGS["logs_dir"].default, name)
     else:
@@ -175,3 +177,12 @@ def read_run_arguments[A: RunSettings](args: type[A], kind: type[RunSettings], a
     for line in history.removed:
         log.warning("%s: %s", run.config, line)
     return chz.replace(given_now, resume=str(run.path))
+
+
+def _require_its_name(run: RunDirectory, path: str, argv: Sequence[str]) -> None:
+    """Raise UserError when run_name or logs_dir beside resume names another run."""
+    name, logs_dir = given(argv, "run_name"), given(argv, "logs_dir")
+    if name is not None and name != run.name:
+        raise UserError(f"run_name={name}: resume={path} continues {run.name}; give one of them")
+    if logs_dir is not None and Path(logs_dir).expanduser().resolve() != run.path.parent:
+        raise UserError(f"logs_dir={logs_dir}: resume={path} continues a run in {run.path.parent}; leave it out")

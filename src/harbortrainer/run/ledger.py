@@ -36,6 +36,8 @@ FUNNEL = (
     "started", "finished", "graded", "trained", "masked", "replaced", "dropped", "quarantined", "cancelled",
 )  # fmt: skip
 STAGES = ("environment", "agent_setup", "agent", "verifier")  # in order; a trial ended in the last one that it reached
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # while the machine sleeps, too
+_BOOTED = time.time() - time.clock_gettime(_SINCE_BOOT)  # hours are paid for: setting the clock adds none
 KILLED = "the process was killed"  # cause of a trial that the next process closes
 log = logging.getLogger("harbortrainer")
 
@@ -232,7 +234,7 @@ class Ledger:
         return record | {"differs_from": before}
 
     def _append(self, record: dict[str, Any], *, durable: bool = True) -> None:
-        record = {"time": round(time.time(), 3), **record}
+        record = {"time": round(_BOOTED + time.clock_gettime(_SINCE_BOOT), 3), **record}
         with self._lock:
             if self._begun and not self._path.exists():
                 folder = self._path.parent

@@ -222,7 +222,7 @@ def _host_config(spec: ContainerSpec, network: str) -> dict[str, Any]:
 
 
 def is_running(name: str) -> bool:
-    """Return whether the container runs; once its first process has ended, give the daemon seconds to know it.
+    """Return whether the container runs, unpaused; once its first process has ended, the daemon has seconds to know it.
 
     Raises docker.errors.APIError when the container was removed.
     """
@@ -232,7 +232,7 @@ def is_running(name: str) -> bool:
             one = noted(name)
             return one is None or one.pid != state["Pid"]  # then its processes are of another machine
         time.sleep(_NAP_SEC)
-    return state["Running"]
+    return state["Running"] and not state["Paused"]
 
 
 def _lives(pid: int) -> bool:

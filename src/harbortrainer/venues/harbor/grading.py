@@ -13,7 +13,7 @@ import requests
 from docker.errors import DockerException
 from harbor.models.task.config import StepConfig, TaskConfig
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
-from harbor.models.trial.paths import EnvironmentPaths
+from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 from harbor.models.verifier.result import VerifierResult
 from harbor.verifier.verifier import (
     AddTestsDirError,
@@ -32,6 +32,7 @@ from harbortrainer.docker.integrity.change import FileChange, is_made_anew
 from harbortrainer.docker.integrity.layer import MOST_CHANGES
 from harbortrainer.docker.integrity.solution import SOLUTION_SEC
 from harbortrainer.docker.integrity.watch import Seen, Sight
+from harbortrainer.durable.disk import CANNOT_WRITE
 from harbortrainer.durable.files import make_folder, write_json
 from harbortrainer.errors import EnvironmentFault, UserError, one_line
 from harbortrainer.harbor import boundary
@@ -178,20 +179,28 @@ class GradingVerifier(SafeVerifier):
                 async with asyncio.timeout(self._limit_sec):
                     return _reward(await verifier.verify())
             except _BROKEN as error:
-                if _is_machines(error):
+                if is_machines_fault(error):
                     raise
                 return -math.inf
 
     async def _is_policys_fault(self, again: Again, error: Exception) -> bool:
         """Whether verification breaks because of what the agent left, which is not the task's solution.
 
-        Measured once a task and process.
+        It ends in an untouched container, measured once a task and process; run again here, it breaks or earns nothing.
         """
         environment = self.environment
         assert isinstance(environment, DockerEngineEnvironment)
-        if environment.records_footprint or _is_machines(error) or not await environment.is_up():
+        if environment.records_footprint or is_machines_fault(error) or not await environment.is_up():
             return False
-        return (await self._of_untouched(again))[0]
+        return (await self._of_untouched(again))[0] and await self._in_place() <= 0
+
+    async def _in_place(self) -> float:
+        """The reward of one more verification in the same container; -inf = it broke."""
+        assert isinstance(self.environment, DockerEngineEnvironment)
+        with tempfile.TemporaryDirectory(prefix="harbortrainer-again-") as folder:
+            paths = TrialPaths(Path(folder))
+            paths.mkdir()
+            return await self._measured(contextlib.nullcontext(GradingPlace(self.environment, paths)))
 
     async def _altered(self, again: Again, seen: Seen) -> list[str]:
         """What verification has changed of its own, which no work needs."""
@@ -257,7 +266,7 @@ def _reward(result: VerifierResult) -> float:
     return -math.inf if value is None else value
 
 
-def _is_machines(error: BaseException) -> bool:
-    """Whether Docker or the user caused it."""
+def is_machines_fault(error: BaseException) -> bool:
+    """Return whether Docker, the user or a full disk caused it."""
     causes = (error, error.__cause__, error.__context__)
-    return any(isinstance(one, _OTHERS) for one in causes)
+    return any(isinstance(one, _OTHERS) or getattr(one, "errno", None) in CANNOT_WRITE for one in causes)
