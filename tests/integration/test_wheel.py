@@ -17,6 +17,7 @@ from tests.conftest import ROOT, SMALL_SERVER, free_port, succeed
 MODEL, TASKS = "models/quickstart", "datasets/quickstart"
 CHECKOUT_WORDS = re.compile(r"python -m src|(?<![\w/])(?:scripts|docs)/\w|(?:^|[ /])run\w*\.sh")
 SCRIPTS = ("agents", "datasets", "host", "quickstart", "server", "setup")  # commands that are scripts
+NOWHERE = "backend=skyrl-tx skyrl_tx_url=http://127.0.0.1:9"
 SMALL = (
     "lora_rank=8 batch_size=2 group_size=4 n_parallel_envs=4 max_turns=4 max_tokens=40 context_limit=2048 "
     "learning_rate=3e-3 eval_tasks=create-6 allow_family_overlap=true save_every=1 max_steps=2"
@@ -99,11 +100,12 @@ def test_every_command_says_how_it_is_used(installed: Installed) -> None:
 @pytest.mark.parametrize(
     ("line", "status", "words"),
     [
-        (f"train backend=skyrl-tx skyrl_tx_url=http://127.0.0.1:9 model_name={MODEL} tasks_dir={TASKS}", 2,
+        (f"train {NOWHERE} model_name={MODEL} tasks_dir={TASKS}", 2,
          "start it with harbortrainer server start MODEL TP"),
         (f"train backend=skyrl-tx model_name={MODEL} tasks_dir=datasets/terminal-bench-2", 2,
          "fetch it with harbortrainer datasets bench"),
         (f"train backend=tinker max_usd=1 model_name={MODEL} tasks_dir={TASKS}", 2, r"\(harbortrainer docs cost\)"),
+        (f"train {NOWHERE} model_name={MODEL} tasks_dir={TASKS} {SMALL} --dry-run", 0, "trials"),
         ("docs cost", 0, "^# Cost"),
         ("docs costs", 2, "error: costs: one of README, agents, "),
         ("server", 2, "error: give a command; one of start, stop, test"),
@@ -128,12 +130,12 @@ def test_messages_name_commands_of_the_wheel(installed: Installed, line: str, st
     assert re.search(words, said), said
 
 
+@pytest.mark.nightly
 def test_a_run_from_start_to_report_by_printed_commands(
     installed: Installed, docker_ready: str, server_url: str
 ) -> None:
     backend = f"backend=skyrl-tx skyrl_tx_url={server_url}"
     words = f"{backend} model_name={MODEL} tasks_dir={TASKS} {SMALL}"
-    assert "trials" in installed.run(f"harbortrainer train {words} --dry-run")
     said = installed.run(f"harbortrainer train {words} run_name=first max_trials=9", 75)
     resume = printed(r"(harbortrainer train resume=\S+)", said)
     installed.run(f"{resume} max_trials=0")
