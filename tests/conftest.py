@@ -45,12 +45,13 @@ DAEMON_WIDE = (
     *("hosts", "wheel"),
 )
 ENGINE = ("server_passes", "server_memory", "server_hybrid", "server_start", "server_turns", "server_rows")
+OWN_DOCKER = ("image_window", "image_supply", "docker_outage")
 LONG_GROUPS = ("server", "daemon", "engine")
 SLOW = (  # the longest first; what compiles and what waits for containers in turns
     *("quiet_attacks", "base_models", "server_upkeep", "unasked", "unseen_attacks"),
     *("server_scripts", "void_attacks", "unsolved_attacks", "server_vllm", "agents", "trial_outcomes"),
-    *("agent_endings", "image_window", "idle_attacks", "wandb", "image_supply", "reward_integrity", "task_shapes"),
-    *("terminal_turn", "quickstart_tasks", "docker_disk"),
+    *("agent_endings", "image_window", "image_supply", "docker_outage", "idle_attacks", "wandb", "reward_integrity"),
+    *("task_shapes", "terminal_turn", "quickstart_tasks", "docker_disk"),
 )
 LONGEST = 12  # groups that the summary names
 FIRST_PORT, PORTS_EACH = 21_000, 1000  # of the tests' servers, and for each process of the tests
@@ -110,11 +111,12 @@ def _group(file: str) -> str:
 
     Every start and end of a run, an evaluation or a qualification removes what dead processes have left.
     `engine`: files of programs with an engine, which share the process that has imported it.
+    `own_docker`: files that share a daemon of the tests' own, in the order of SLOW.
     `server`: the other files that use the session's server. One more has to start and to trace all its programs.
     """
     if "/unit/" in file:
         return file
-    for group, names in {"daemon": DAEMON_WIDE, "engine": ENGINE}.items():
+    for group, names in {"daemon": DAEMON_WIDE, "engine": ENGINE, "own_docker": OWN_DOCKER}.items():
         if Path(file).stem.removeprefix("test_") in names:
             return group
     return "server" if "conformance/" in file or "server_url" in (ROOT / file).read_text() else file

@@ -1,12 +1,13 @@
 """What tests of real trials leave in the Docker daemon."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from harbortrainer.docker.keeping import cleaning
 from tests.support import agent_endings, trial_parts
 from tests.support.docker_parts import containers
+from tests.support.own_daemon import OwnDaemon, own_daemon
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +15,20 @@ async def removals_end() -> AsyncIterator[None]:
     """A removal that is under way would end with the test's event loop."""
     yield
     await cleaning.drain()
+
+
+@pytest.fixture(scope="session")
+def started_docker(docker_ready: str) -> Iterator[OwnDaemon]:
+    """A daemon of the tests' own with the base image. Its files are one group (tests/conftest.py): it starts once."""
+    with own_daemon(docker_ready) as running:
+        yield running
+
+
+@pytest.fixture
+def own_docker(started_docker: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> OwnDaemon:
+    """The same, which clients of this process ask."""
+    monkeypatch.setenv("DOCKER_HOST", started_docker.host)
+    return started_docker
 
 
 @pytest.fixture

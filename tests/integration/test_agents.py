@@ -83,6 +83,7 @@ while True:
     assert f"cannot listen at port {PORT}" in trajectory.detail and "Address already in use" in trajectory.detail
 
 
+@pytest.mark.nightly
 async def test_a_policy_that_deletes_the_relays_python_between_steps_loses_its_trial_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ async def test_a_policy_that_deletes_the_relays_python_between_steps_loses_its_t
     assert "has no python3" in trajectory.detail and len(trajectory.turns) == 2
 
 
+@pytest.mark.nightly
 async def test_an_agent_whose_first_prompt_fills_half_of_the_context_samples_nothing(tmp_path: Path) -> None:
     ended = (await run(tmp_path, "mini-swe-agent", solves, context_limit=5000, max_tokens=500)).trajectory
     assert (ended.outcome, ended.turns) == (Outcome.INFRASTRUCTURE_ERROR, ())

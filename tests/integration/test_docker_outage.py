@@ -4,7 +4,6 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,11 @@ from harbortrainer.docker.keeping import ownership
 from harbortrainer.errors import EnvironmentFault
 from harbortrainer.learning.trajectory import TrajectoryGroup
 from harbortrainer.rollout.rollouts import Rollouts
-from tests.support.own_daemon import OwnDaemon, own_daemon
+from tests.support.own_daemon import OwnDaemon
 from tests.support.trial_parts import SOLVE, answer, local_host, make_task
 
 N_TRIALS = 4
 LONGER_SEC = float(os.environ.get("OUTAGE_SEC", "0"))  # that the daemon is away beyond the time it takes to notice
-
-
-@pytest.fixture(scope="module")
-def daemon(docker_ready: str) -> Iterator[OwnDaemon]:
-    with own_daemon(docker_ready) as running:
-        yield running
 
 
 class Policy:
@@ -52,17 +45,16 @@ async def run_batch(folder: Path, policy: Policy, **fields: Any) -> list[Traject
 
 
 async def test_a_daemon_that_comes_back_costs_nobody_a_reward(
-    daemon: OwnDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    own_docker: OwnDaemon, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", daemon.host)
     policy = Policy()
     batch = asyncio.create_task(run_batch(tmp_path, policy))
     await asyncio.to_thread(policy.all_running.wait)
-    await asyncio.to_thread(daemon.stop)
+    await asyncio.to_thread(own_docker.stop)
     while "Docker does not answer" not in caplog.text:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     await asyncio.sleep(LONGER_SEC)
-    await asyncio.to_thread(daemon.start)
+    await asyncio.to_thread(own_docker.start)
     (group,) = await batch
     assert [t.reward for t in group.trajectories_G] == [1.0] * N_TRIALS and not group.lost
     assert all(t.attempt > 1 for t in group.trajectories_G)
@@ -71,29 +63,25 @@ async def test_a_daemon_that_comes_back_costs_nobody_a_reward(
     assert left == [], "those that the outage hit are gone too"
 
 
-async def test_a_daemon_that_stays_away_stops_the_run_and_says_so(
-    daemon: OwnDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DOCKER_HOST", daemon.host)
+async def test_a_daemon_that_stays_away_stops_the_run_and_says_so(own_docker: OwnDaemon, tmp_path: Path) -> None:
     policy = Policy()
     batch = asyncio.create_task(run_batch(tmp_path, policy, outage_limit_sec=1.0))
     await asyncio.to_thread(policy.all_running.wait)
-    await asyncio.to_thread(daemon.stop)
+    await asyncio.to_thread(own_docker.stop)
     try:
         with pytest.raises(EnvironmentFault, match=r"Docker did not answer for 1 s .* start it"):
             await batch
     finally:
-        await asyncio.to_thread(daemon.start)
+        await asyncio.to_thread(own_docker.start)
 
 
-def test_a_frozen_daemon_is_told_from_one_that_answers(daemon: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", daemon.host)
+def test_a_frozen_daemon_is_told_from_one_that_answers(own_docker: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ping_docker() is None
     monkeypatch.setattr("harbortrainer.docker.daemon.PING_SEC", 0.2)
-    daemon.freeze()
+    own_docker.freeze()
     try:
         began = time.monotonic()
         assert "no answer to GET /_ping" in (ping_docker() or "")
         assert time.monotonic() - began < 600
     finally:
-        daemon.thaw()
+        own_docker.thaw()

@@ -5,7 +5,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from harbortrainer.docker.images import image as images
 from harbortrainer.docker.images.supply import ImageSupply
 from harbortrainer.learning.treatment import UNSUPPLIED
 from tests.support.docker_parts import BASE, write_task
-from tests.support.own_daemon import OwnDaemon, own_daemon
+from tests.support.own_daemon import OwnDaemon
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 # What is wrong with Dockerfiles of public corpora, and a word of the builder's answer.
@@ -101,19 +101,7 @@ async def test_processes_that_need_the_same_images_build_each_once_and_a_killed_
         remove(tasks)
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[OwnDaemon]:
-    with own_daemon("harbortrainer/base:bookworm") as own:
-        yield own
-
-
-@pytest.fixture
-def daemon(running: OwnDaemon, monkeypatch: pytest.MonkeyPatch) -> OwnDaemon:
-    monkeypatch.setenv("DOCKER_HOST", running.host)
-    return running
-
-
-async def test_a_daemon_that_is_restarted_during_builds_costs_only_time(tmp_path: Path, daemon: OwnDaemon) -> None:
+async def test_a_daemon_that_is_restarted_during_builds_costs_only_time(tmp_path: Path, own_docker: OwnDaemon) -> None:
     first, last = made_of(tmp_path, 2)
     slow = write_task(tmp_path / "slow", dockerfile=f"{BASE}RUN sleep 5 # {tmp_path}\n")
     async with supplying(30) as supply:
@@ -122,7 +110,7 @@ async def test_a_daemon_that_is_restarted_during_builds_costs_only_time(tmp_path
         waiting = asyncio.create_task(lacking(supply, slow))
         while not await asyncio.to_thread(lambda: engine().containers()):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        await asyncio.to_thread(daemon.stop)
-        await asyncio.to_thread(daemon.start)
+        await asyncio.to_thread(own_docker.stop)
+        await asyncio.to_thread(own_docker.start)
         assert (await waiting, await lacking(supply, last)) == ("", "")
         assert engine().inspect_image(images.task_reference(first / "environment"))["Id"] == made

@@ -17,7 +17,7 @@ from harbortrainer.docker.images.supply import ImageSupply
 from harbortrainer.docker.images.window import GB, ImageWindow
 from harbortrainer.docker.keeping import cleaning
 from tests.support.docker_parts import BASE, a_run, up, write_task
-from tests.support.own_daemon import own_daemon
+from tests.support.own_daemon import OwnDaemon
 from tests.support.small_disk import daemon_on_small_disk
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -26,15 +26,8 @@ MB = 1000**2
 EACH = 20 * MB  # of an image, beside the base
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[str]:
-    with own_daemon(BASE_IMAGE) as own:
-        yield own.host
-
-
 @pytest.fixture
-def daemon(host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("DOCKER_HOST", host)
+def daemon(own_docker: OwnDaemon) -> Iterator[None]:
     yield
     for image in engine().images(name=REPOSITORY):
         for name in image["RepoTags"]:

@@ -124,29 +124,28 @@ async def test_a_link_in_place_of_a_file_is_replaced(environment: DockerEngineEn
     assert await output(environment, "cat /app/kept; stat -c %F /in/sub/file") == "kept\nregular file\n"
 
 
-@pytest.mark.parametrize(
-    ("made", "left_out", "kept"),
-    [
-        ("mkfifo /in/pipe", 1, []),
-        (f"truncate -s {LOGS.size + 1} /in/big", 1, []),
-        (f"touch $(seq -f /in/%g {LOGS.entries + 10})", 1, None),
-        ("touch /in/$(printf '\\377%.0s' $(seq 255))", 0, [os.fsdecode(b"\xff" * 255)]),
-        ("ln -s 0 /in/inside; ln -s /etc/passwd /in/out; ln -s ../x /in/up", 0, ["inside"]),
-        ("mkdir /in/sub; ln -s sub /in/way; echo 2 > /in/sub/1", 0, ["sub", "sub/1", "way"]),
-    ],
-)
-async def test_logs_are_copied_as_far_as_the_limits_go(
-    environment: DockerEngineEnvironment, made: str, left_out: int, kept: list[str] | None, tmp_path: Path
-) -> None:
-    await output(environment, f"mkdir /in; echo 1 > /in/reward.txt; echo text > /in/0; cd /in; {made}")
-    (tmp_path / "back" / "0").mkdir(parents=True)
-    (tmp_path / "back" / "sub").symlink_to(tmp_path)
-    assert copy_logs(environment.container, "/in", tmp_path / "back", ("reward.txt", "none")) == left_out
-    assert (tmp_path / "back" / "reward.txt").read_text() == "1\n"
-    if kept is not None:
-        found = set(listed(tmp_path / "back")) - {"reward.txt", "0"}
-        assert found == {*kept, "sub"} and (tmp_path / "back" / "0").is_dir()
-    assert not (tmp_path / "1").exists()
+MADE: list[tuple[str, int, list[str] | None]] = [  # in a folder of logs, how much of it is left out, what is kept
+    ("mkfifo pipe", 1, []),
+    (f"truncate -s {LOGS.size + 1} big", 1, []),
+    (f"touch $(seq {LOGS.entries + 10})", 1, None),
+    ("touch $(printf '\\377%.0s' $(seq 255))", 0, [os.fsdecode(b"\xff" * 255)]),
+    ("ln -s 0 inside; ln -s /etc/passwd out; ln -s ../x up", 0, ["inside"]),
+    ("mkdir sub; ln -s sub way; echo 2 > sub/1", 0, ["sub", "sub/1", "way"]),
+]
+
+
+async def test_logs_are_copied_as_far_as_the_limits_go(environment: DockerEngineEnvironment, tmp_path: Path) -> None:
+    for number, (made, left_out, kept) in enumerate(MADE):
+        logs, back = f"/in{number}", tmp_path / str(number) / "back"
+        await output(environment, f"mkdir {logs}; cd {logs}; echo 1 > reward.txt; echo text > 0; {made}")
+        (back / "0").mkdir(parents=True)
+        (back / "sub").symlink_to(back.parent)
+        assert copy_logs(environment.container, logs, back, ("reward.txt", "none")) == left_out, made
+        assert (back / "reward.txt").read_text() == "1\n"
+        if kept is not None:
+            found = set(listed(back)) - {"reward.txt", "0"}
+            assert found == {*kept, "sub"} and (back / "0").is_dir(), made
+        assert not (back.parent / "1").exists()
 
 
 async def test_a_file_that_a_process_holds_is_not_waited_for(
@@ -187,53 +186,54 @@ async def test_a_folder_where_a_file_should_be(environment: DockerEngineEnvironm
         copy_in(environment.container, source, "/in")
 
 
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        "true",
-        "touch /in/sub/.hidden",
-        "rmdir /in/sub; ln -s /app /in/sub",
-        "rmdir /in/sub; mkfifo /in/sub",
-        "rm -r /in; ln -s /app /in; mkdir /app/sub",
-        "rm -r /in; touch /in",
-        "rm -r /logs; ln -s /app /logs; touch /in/sub/x",
-    ],
+SPOILT = (
+    "true",
+    "touch /in/sub/.hidden",
+    "rmdir /in/sub; ln -s /app /in/sub",
+    "rmdir /in/sub; mkfifo /in/sub",
+    "rm -r /in; ln -s /app /in; mkdir /app/sub",
+    "rm -r /in; touch /in",
+    "rm -r /logs; ln -s /app /logs; touch /in/sub/x",  # the last: it leads the others' logs to the work
 )
-async def test_folders_are_renewed_whatever_is_there(environment: DockerEngineEnvironment, spoilt: str) -> None:
+
+
+async def test_folders_are_renewed_whatever_is_there(environment: DockerEngineEnvironment) -> None:
     folders = {"/in/sub": 0o777, "/new": 0o755}
-    await output(environment, "mkdir -p /in/sub && chmod 700 /in/sub && chown 1:1 /in/sub; touch /app/kept")
-    await output(environment, f"chmod 700 /in/sub; {spoilt}")
-    renew(environment.container, folders, "/logs/.before")
     look = "stat -c '%a %u %g %F' /in/sub /new; ls -A /in/sub /app | grep -v '^sub$'; find /in -maxdepth 0"
-    assert await output(environment, look) == ("777 0 0 directory\n755 0 0 directory\n/app:\nkept\n\n/in/sub:\n/in\n")
+    for spoilt in SPOILT:
+        await output(environment, "rm -rf /in /new /app/*; mkdir -p /in/sub; chown 1:1 /in/sub; touch /app/kept")
+        await output(environment, f"chmod 700 /in/sub; {spoilt}")
+        renew(environment.container, folders, "/logs/.before")
+        expected = "777 0 0 directory\n755 0 0 directory\n/app:\nkept\n\n/in/sub:\n/in\n"
+        assert await output(environment, look) == expected, spoilt
 
 
-@pytest.mark.parametrize(
-    ("spoilt", "changed"),
-    [
-        ("mv /dev/null /dev/zero", None),
-        ("ln -sfn /app /dev/fd", {"/dev": ""}),
-        ("rm -r /tmp; ln -s /app /tmp", None),
-        ("chmod 755 /dev/shm", {"/dev": ""}),
-        ("chown 5 /dev/null", {"/dev": ""}),
-        ("chmod 700 /; chmod 600 /etc/hosts", {"/": "", "/etc/hosts": ""}),
-        ("echo 1.2.3.4 x >> /etc/hosts", {"/etc/hosts": "1.2.3.4 x\n"}),
-        ("sed '1d' /etc/hosts > /h; cat /h > /etc/hosts", {"/etc/hosts": ""}),
-        ("printf '1.2.3.4\\tharbor\\n' >> /etc/hosts", {}),
-        ("seq 100000 > /etc/hosts", None),
-    ],
-)
-async def test_a_changed_system_is_seen(
-    environment: DockerEngineEnvironment, spoilt: str, changed: dict[str, str] | None
-) -> None:
-    network = {"/etc/hosts": await output(environment, "cat /etc/hosts")}
-    assert changed_system(environment.container, network) == {}
-    await output(environment, spoilt)
-    if changed is not None:
-        assert changed_system(environment.container, network) == changed
-        return
-    with pytest.raises(Unusual):
-        changed_system(environment.container, network)
+HOSTS = "cat /hosts > /etc/hosts"
+SYSTEM: list[tuple[str, dict[str, str] | None, str]] = [  # what changes, what is seen (None = refused), what undoes it
+    ("ln -sfn /app /dev/fd", {"/dev": ""}, "ln -sfn /proc/self/fd /dev/fd"),
+    ("mv /tmp /old; ln -s /app /tmp", None, "rm /tmp; mv /old /tmp"),
+    ("chmod 755 /dev/shm", {"/dev": ""}, "chmod 1777 /dev/shm"),
+    ("chown 5 /dev/null", {"/dev": ""}, "chown 0 /dev/null"),
+    ("chmod 700 /; chmod 600 /etc/hosts", {"/": "", "/etc/hosts": ""}, "chmod 755 /; chmod 644 /etc/hosts"),
+    ("echo 1.2.3.4 x >> /etc/hosts", {"/etc/hosts": "1.2.3.4 x\n"}, HOSTS),
+    ("sed '1d' /etc/hosts > /h; cat /h > /etc/hosts", {"/etc/hosts": ""}, HOSTS),
+    ("printf '1.2.3.4\\tharbor\\n' >> /etc/hosts", {}, HOSTS),
+    ("seq 100000 > /etc/hosts", None, HOSTS),
+    ("mv /dev/null /dev/zero", None, ""),  # the last: nothing in the container may undo it
+]
+
+
+async def test_a_changed_system_is_seen(environment: DockerEngineEnvironment) -> None:
+    network = {"/etc/hosts": await output(environment, "cp /etc/hosts /hosts; cat /hosts")}
+    for spoilt, changed, undo in SYSTEM:
+        assert changed_system(environment.container, network) == {}, f"before {spoilt}"
+        await output(environment, spoilt)
+        if changed is None:
+            with pytest.raises(Unusual):
+                changed_system(environment.container, network)
+        else:
+            assert changed_system(environment.container, network) == changed, spoilt
+        await output(environment, undo)
 
 
 async def test_only_the_process_that_was_noted_is_killed(environment: DockerEngineEnvironment) -> None:

@@ -115,6 +115,7 @@ def test_a_fresh_adapter_learns_a_teacher_without_rewards(server_url: str, sourc
     assert main(["replay", str(student)]) == 0, "not the datums that were sent"
 
 
+@pytest.mark.nightly
 def test_without_a_free_slot_a_teacher_is_refused_before_the_first_trial(server_url: str, source: Path):
     async def refused() -> str:
         async with every_slot(server_url, MODEL):

@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MODEL
 from tests.support.engine_programs import results
-from tests.support.server_parts import Raw, refused
-from tests.support.small_server import checkpoints_base
 
 SEATS = """
 import json, sys
@@ -86,20 +83,3 @@ def test_tokens_and_strings_end_an_answer_in_any_chunk(seats: dict[str, Any]) ->
     whole = seats["alone"]["long"][0]
     assert stopped == whole[: seats["first"]] and len(logprobs) == len(stopped) and reason == "stop"
     assert text == whole[: len(text)] and len(text) <= seats["place"] + 1 and why == "stop"
-
-
-def test_samples_of_a_silent_client_give_way_and_fail_when_it_is_given_up(server_url: str) -> None:
-    log = checkpoints_base(server_url).parent / "server.log"
-    before = len(log.read_text())
-    gone, here = Raw(server_url, MODEL, beats=False), Raw(server_url, MODEL)
-    made = gone.post(
-        "create_sampling_session", session_id=gone.session_id, sampling_session_seq_id=0, base_model=str(MODEL)
-    )
-    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}
-    asked = {"sampling_session_id": made.json()["sampling_session_id"], "prompt": prompt, "num_samples": 64}
-    params = {"max_tokens": 2000, "temperature": 1.0}
-    left = [gone.post("asample", **asked, seq_id=number, sampling_params=params) for number in range(30)]
-    here.settle(here.sample([4, 5], max_tokens=4)).raise_for_status()
-    refused(here.settle(left[-1]), "has gone")
-    here.settle(here.sample([4, 5], max_tokens=4)).raise_for_status()
-    assert " ERROR" not in log.read_text()[before:]

@@ -25,12 +25,14 @@ from tests.support.small_server import GONE_SEC, Server, processes_of, wait_unti
 TOKENS = list(range(5, 29))
 UNANSWERED = "status = 'PENDING', result_data = NULL, completed_at = NULL"
 LOOK_SEC = 2  # pause between two looks for clients that have vanished
-BRIEF = {"SKYRL_TX_KEEP_SEC": "2", "SKYRL_TX_CONTEXT_LIMIT": "64", "SESSION_TIMEOUT": "12"}
+BRIEF = {"SKYRL_TX_KEEP_SEC": "2", "SKYRL_TX_CONTEXT_LIMIT": "64"}
 
 
 @pytest.fixture(scope="module")
 def server(server_env: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    made = Server(tmp_path_factory.mktemp("brief"), "--session-cleanup-interval-sec", str(LOOK_SEC))
+    made = Server(
+        tmp_path_factory.mktemp("brief"), "--session-cleanup-interval-sec", str(LOOK_SEC), SESSION_TIMEOUT="10"
+    )
     made.start(**BRIEF)
     yield made
     made.stop()
@@ -140,6 +142,22 @@ def test_a_server_that_does_not_listen_takes_no_model_from_its_clients(server: S
     raw.settle(raw.post("save_weights", model_id=model_id, path="still-there")).raise_for_status()
 
 
+def test_samples_of_a_silent_client_give_way_and_fail_when_it_is_given_up(server: Server, tiny_model_dir: Path) -> None:
+    log = server.state / "server.log"
+    before = len(log.read_text())
+    gone, here = Raw(server.url, tiny_model_dir, beats=False), Raw(server.url, tiny_model_dir)
+    sampling = {"session_id": gone.session_id, "sampling_session_seq_id": 0, "base_model": str(tiny_model_dir)}
+    made = gone.post("create_sampling_session", **sampling)
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}
+    asked = {"sampling_session_id": made.json()["sampling_session_id"], "prompt": prompt, "num_samples": 64}
+    params = {"max_tokens": 60, "temperature": 1.0}
+    left = [gone.post("asample", **asked, seq_id=number, sampling_params=params) for number in range(99)]
+    here.settle(here.sample([4, 5], max_tokens=4)).raise_for_status()
+    refused(here.settle(left[-1]), "has gone")
+    here.settle(here.sample([4, 5], max_tokens=4)).raise_for_status()
+    assert " ERROR" not in log.read_text()[before:]
+
+
 TABLES = ("sessions", "sampling_sessions", "models", "futures", "model_notes", "checkpoints", "checkpoint_notes")
 MOST_GROWTH_MIB = 48.0  # of API and engine together, from the first tenth of the sessions to the last
 
@@ -215,7 +233,7 @@ def left(server: Server, tiny_model_dir: Path) -> Left:
     leave_pending(server, model_id, pending)
     leave_waiting(server, waiting.json()["request_id"])
     query(server, f"UPDATE futures SET {UNANSWERED} WHERE request_id = ?", unasked.json()["request_id"])
-    server.start(SKYRL_TX_KEEP_SEC="900")
+    server.start(SKYRL_TX_KEEP_SEC="900", SESSION_TIMEOUT="15")  # a sample is asked for again in these
     unfinished, asked = f"tinker://{model_id}/weights/unfinished", unasked.json()["request_id"]
     return Left(unfinished, pending, sampler, logprobs, waiting, asked, engine_ended)
 

@@ -59,6 +59,7 @@ async def test_real_prompts_are_those_of_the_pretraining(docker_ready: str, tmp_
     assert [asked.prompt_T for asked in client.requests] == [encoded[0], encoded[0] + encoded[1] + encoded[2]]
 
 
+@pytest.mark.nightly
 async def test_a_demonstration_has_the_ids_of_a_real_trial_with_its_answers(docker_ready: str, tmp_path: Path) -> None:
     cases = easy_tasks.write_tasks(tmp_path / "tasks")
     said = demonstrations.conversation(Agent(PACK), cases[EASY_TASK], random.Random(0), 1.0, _this_system())

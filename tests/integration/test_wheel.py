@@ -17,6 +17,7 @@ from tests.conftest import ROOT, SMALL_SERVER, free_port, succeed
 MODEL, TASKS = "models/quickstart", "datasets/quickstart"
 CHECKOUT_WORDS = re.compile(r"python -m src|(?<![\w/])(?:scripts|docs)/\w|(?:^|[ /])run\w*\.sh")
 SCRIPTS = ("agents", "datasets", "host", "quickstart", "server", "setup")  # commands that are scripts
+NOWHERE = "backend=skyrl-tx skyrl_tx_url=http://127.0.0.1:9"
 SMALL = (
     "lora_rank=8 batch_size=2 group_size=4 n_parallel_envs=4 max_turns=4 max_tokens=40 context_limit=2048 "
     "learning_rate=3e-3 eval_tasks=create-6 allow_family_overlap=true save_every=1 max_steps=2"
@@ -96,44 +97,51 @@ def test_every_command_says_how_it_is_used(installed: Installed) -> None:
         assert len(installed.run(f"harbortrainer {name} --help")) > 50, name
 
 
-@pytest.mark.parametrize(
-    ("line", "status", "words"),
-    [
-        (f"train backend=skyrl-tx skyrl_tx_url=http://127.0.0.1:9 model_name={MODEL} tasks_dir={TASKS}", 2,
-         "start it with harbortrainer server start MODEL TP"),
-        (f"train backend=skyrl-tx model_name={MODEL} tasks_dir=datasets/terminal-bench-2", 2,
-         "fetch it with harbortrainer datasets bench"),
-        (f"train backend=tinker max_usd=1 model_name={MODEL} tasks_dir={TASKS}", 2, r"\(harbortrainer docs cost\)"),
-        ("docs cost", 0, "^# Cost"),
-        ("docs costs", 2, "error: costs: one of README, agents, "),
-        ("server", 2, "error: give a command; one of start, stop, test"),
-        ("server test http://127.0.0.1:9", 1, "start the server: harbortrainer server start MODEL 1"),
-        ("host start", 1, "error: give --head"),
-        ("setup --everything", 1, "unknown option '--everything'"),
-        ("datasets easy here", 0, "here: 144 tasks"),
-        (f"tasks list {TASKS}", 0, "48 tasks in 12 families"),
-    ],
-)  # fmt: skip
-def test_messages_name_commands_of_the_wheel(installed: Installed, line: str, status: int, words: str) -> None:
-    said = installed.run(f"harbortrainer {line}", status, TINKER_API_KEY="tml-none") if line != "docs cost" else ""
-    said = (
-        said
-        or subprocess.run(
-            [installed.python, "-m", "harbortrainer.cli.main", *line.split()],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    )  # a page is that of the repository
-    assert re.search(words, said), said
+SCRIPTED = {  # scripts, each in a process of its own: status, words
+    "server test http://127.0.0.1:9": (1, "start the server: harbortrainer server start MODEL 1"),
+    "host start": (1, "error: give --head"),
+    "setup --everything": (1, "unknown option '--everything'"),
+    "datasets easy here": (0, "here: 144 tasks"),
+}
+SAID = {
+    f"train {NOWHERE} model_name={MODEL} tasks_dir={TASKS}": (2, "start it with harbortrainer server start MODEL TP"),
+    f"train {NOWHERE} model_name={MODEL} tasks_dir={TASKS} {SMALL} --dry-run": (0, "trials"),
+    f"train backend=skyrl-tx model_name={MODEL} tasks_dir=datasets/terminal-bench-2": (
+        2, "fetch it with harbortrainer datasets bench",
+    ),
+    f"train backend=tinker max_usd=1 model_name={MODEL} tasks_dir={TASKS}": (2, r"\(harbortrainer docs cost\)"),
+    "docs costs": (2, "error: costs: one of README, agents, "),
+    "server": (2, "error: give a command; one of start, stop, test"),
+    f"tasks list {TASKS}": (0, "48 tasks in 12 families"),
+}  # fmt: skip
 
 
+@pytest.mark.parametrize("line", SCRIPTED)
+def test_messages_of_scripts_name_commands_of_the_wheel(installed: Installed, line: str) -> None:
+    status, words = SCRIPTED[line]
+    assert re.search(words, installed.run(f"harbortrainer {line}", status))
+
+
+def test_messages_name_commands_of_the_wheel(installed: Installed) -> None:
+    program = f"from harbortrainer.cli.main import main\nfor line in {[*SAID]}: print('=>', main(line.split()))"
+    said = installed.run(f"python -u -c {shlex.quote(program)}", TINKER_API_KEY="tml-none")
+    parts = re.split(r"^=> (\d)\n", said, flags=re.MULTILINE)
+    assert [int(status) for status in parts[1::2]] == [status for status, _ in SAID.values()], said
+    for found, (_, words) in zip(parts[::2], SAID.values(), strict=False):
+        assert re.search(words, found), found
+
+
+def test_a_page_is_that_of_the_repository(installed: Installed) -> None:
+    shown = [installed.python, "-m", "harbortrainer.cli.main", "docs", "cost"]
+    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout.startswith("# Cost")
+
+
+@pytest.mark.nightly
 def test_a_run_from_start_to_report_by_printed_commands(
     installed: Installed, docker_ready: str, server_url: str
 ) -> None:
     backend = f"backend=skyrl-tx skyrl_tx_url={server_url}"
     words = f"{backend} model_name={MODEL} tasks_dir={TASKS} {SMALL}"
-    assert "trials" in installed.run(f"harbortrainer train {words} --dry-run")
     said = installed.run(f"harbortrainer train {words} run_name=first max_trials=9", 75)
     resume = printed(r"(harbortrainer train resume=\S+)", said)
     installed.run(f"{resume} max_trials=0")

@@ -50,7 +50,7 @@ def check(run: Run, k: int = K) -> None:
     assert all(row["off_policy/staleness_max"] <= k for row in run.rows)
 
 
-@pytest.mark.parametrize(("k", "seed"), first(3, [(1, 0), (2, 1), (4, 0), (1, 1), (2, 0), (4, 1)]))
+@pytest.mark.parametrize(("k", "seed"), first(2, [(1, 0), (4, 1), (2, 1), (4, 0), (1, 1), (2, 0)]))
 async def test_each_group_is_trained_on_once_and_in_time(tmp_path: Path, k: int, seed: int) -> None:
     run = made(tmp_path, seed, max_steps_off_policy=k)
     await run.trainer.run()
@@ -87,7 +87,7 @@ async def test_killed_anywhere_it_repeats_no_finished_trial_and_no_group(tmp_pat
     assert set(names.values()) == {1} and len(names) == STEPS * SIZE * 2
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", first(1, [1, 0]))
 async def test_a_stopped_run_goes_on(tmp_path: Path, seed: int) -> None:
     run = made(tmp_path, seed)
     asyncio.get_running_loop().call_later(0.01 * (seed + 1), run.stop.request, "SIGINT", SIGNAL_STATUS)
