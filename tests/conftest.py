@@ -44,7 +44,10 @@ DAEMON_WIDE = (
     *("task_check", "task_build", "task_attacks", "trial_isolation", "off_policy_run", "vllm_run"),
     *("hosts", "wheel"),
 )
-ENGINE = ("server_passes", "server_memory", "server_hybrid", "server_start", "server_turns", "server_rows")
+ENGINE = (
+    *("server_passes", "server_memory", "server_hybrid", "server_start", "server_turns", "server_rows"),
+    "server_rehearsal",
+)
 OWN_DOCKER = ("image_window", "image_supply", "docker_outage")
 LONG_GROUPS = ("server", "daemon", "engine")
 SLOW = (  # the longest first; what compiles and what waits for containers in turns
