@@ -97,7 +97,7 @@ def doctors(folder: Path, *words: str, **environment: str) -> list[str]:
 def test_a_server_that_fails_is_named_soon(failing, tmp_path):
     asked: list[float] = []
     with contextlib.ExitStack() as servers:
-        urls = [servers.enter_context(failing_server(*case[:2], asked)) for case in failing]
+        urls = [servers.enter_context(failing_server(given, other, asked)) for given, other, _ in failing]
         told = doctors(tmp_path, *(f"backend=skyrl-tx skyrl_tx_url={url}" for url in urls))
         assert time.monotonic() - asked[0] < LIMIT_SEC, "from the first request on"
     for (*_, words), said in zip(failing, told, strict=True):
