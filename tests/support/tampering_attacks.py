@@ -38,9 +38,27 @@ OWN_WAYS = {
     "two-rewards": (BEFORE, f"sh -c 'echo {{\\\"reward\\\": '$r'}} > /logs/verifier/reward.json'; {REWARD}"),
     "made-tests": ("cp answer.txt /tests/copied.txt; ./tool.sh > /tests/shown.txt; cat /tests/*.txt", REWARD),
     "a-program-of-its-own": ("cp /bin/cat /bin/cat2; mv /bin/cat2 /bin/cat; cat /dev/null", REWARD),
+    "deployed-work": (
+        "./deploy.sh; mytool; python3 -c 'import mypackage.inner'\n"
+        "cat ~/.config/mytool/state /etc/mytool.conf out1.txt; grep -q extra /etc/passwd",
+        REWARD,
+    ),
+    "work-among-tests": ("cd /tests; sh /app/deploy.sh; cat out* /etc/passwd; cd /app", REWARD),
     "a-moved-reward": (BEFORE, "echo $r > /logs/verifier/x; mv /logs/verifier/x /logs/verifier/reward.txt"),
 }
+DEPLOY = """#!/bin/sh
+place=/usr/lib/python3/dist-packages/mypackage
+mkdir -p $place ~/.config/mytool
+echo 'from . import inner' > $place/__init__.py
+echo 'x = 1' > $place/inner.py
+echo on > ~/.config/mytool/state
+echo on > /etc/mytool.conf
+echo extra:x:1234:1234::/home/extra:/bin/sh >> /etc/passwd
+cp /app/tool.sh /usr/local/bin/mytool
+echo works > out1.txt
+"""
 WORK = {
+    "deploy.sh": DEPLOY,
     "package.json": '{"name": "work", "scripts": {"preinstall": "true"}}\n',
     "setup.py": "print('installed')\n",
     "Makefile": "all:\n\techo built > built.txt\n",

@@ -67,6 +67,17 @@ def test_who_wrote_what_others_opened_is_told(child: int) -> None:
     assert files.writers(["/tests/given"], 0, {}) == rewards | {one: [child] for one in ("/tests/mine", "/tests/seen")}
 
 
+def test_who_wrote_what_was_moved_there_is_told(child: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = tmp_path / "new"
+    monkeypatch.setattr(own_files, "REWARDS", (str(new),))
+    new.touch()
+    files = OwnFiles(ME)
+    with new.open() as file:
+        for path, pid in ((str(new), ME), ("/app/another", ME), ("/app/x", child)):
+            files.note_write(Event(path, CLOSE_WRITE, pid, file=file.fileno()))
+    assert files.writers([], 0, {})[str(new)] == sorted((ME, child))
+
+
 def test_a_file_of_the_system_that_is_another_since_or_gone_is_told() -> None:
     new, gone = os.path.realpath("/etc/passwd"), "/usr/lib/gone"
     readers = {path: [ME] for path in (new, gone, "/app/gone")}

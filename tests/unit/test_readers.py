@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harbortrainer.docker.integrity.living import MOST_ARGUMENTS
+from harbortrainer.docker.integrity.programs import ORPHANS
 from harbortrainer.docker.integrity.readers import LOST, Readers
 from harbortrainer.docker.integrity.watch import Seen, WatchProgram
 
@@ -122,3 +123,13 @@ def test_what_tests_tell_to_write_there_does_not_write_for_the_work() -> None:
     assert not wrote(program("x"), opens=TESTS)
     assert not wrote(program("python3", "-c", "x"), path="/logs/verifier/reward.txt")
     assert not wrote(program("x"), program("pytest", "/tests/test_outputs.py"), opens=10)
+
+
+def test_an_orphan_may_be_the_works_and_who_wrote_a_reward_and_had_ended() -> None:
+    assert wrote(program("x"), replace(LOST, words=("sleep",)), opens=0) is False
+    read, reward = {"/tests/test.sh": (SET_UP,)}, "/logs/verifier/reward.txt"
+    programs = PROGRAMS | {CHILD: WatchProgram(ORPHANS, "/", ("sleep",)), 10: replace(program("x"), parent=CHILD)}
+    seen = Seen(
+        {"/tests/test.sh": 0}, readers=read, programs=programs, writers={NEW: (10,), reward: (11,), "/usr/x": (11,)}
+    )
+    assert Readers(seen, {}).written_by(set()) == {NEW, reward}

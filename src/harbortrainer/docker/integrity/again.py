@@ -21,9 +21,8 @@ from harbortrainer.docker.integrity.cause import PASSED_LINK, Causes, Changed, c
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew
 from harbortrainer.docker.integrity.footprint import solutions
 from harbortrainer.docker.integrity.image_files import way
-from harbortrainer.docker.integrity.living import OWN, is_common
+from harbortrainer.docker.integrity.living import OWN, TESTS, is_common
 from harbortrainer.docker.integrity.mentions import names_of, words_of, words_of_tests
-from harbortrainer.docker.integrity.own_files import REWARDS
 from harbortrainer.docker.integrity.readers import Readers
 from harbortrainer.docker.integrity.records import Records, records_of
 from harbortrainer.docker.integrity.restore import Survey, moved, put_back, survey
@@ -89,7 +88,7 @@ class Again:
         if seen.opened is None and now is not None:
             replaced = {one.path for one in now.contents if is_common(one.path)}
         else:
-            replaced = {path for path in seen.writers if in_image(path)} | self._written(seen)
+            replaced = self._written(seen)
         self.replaced = frozenset(replaced.difference(own))
         late = self.replaced | seen.late | {path for path in seen.passed if not in_image(path)}
         late |= moved(environment.container, seen.made).difference(own) if seen.moved else set()
@@ -101,15 +100,27 @@ class Again:
         return changes, frozenset(new)
 
     def written_by_work(self, seen: Seen) -> set[str]:
-        """Return what programs of the agent's work wrote of verification's own, but for what tests name. Blocks."""
-        task, written = self._environment.task, {path for path in self._written(seen) if path.startswith(OWN)}
-        named = words_of_tests(task) if task and written else ()
-        return {path for path in written if path in REWARDS or posixpath.basename(path) not in named}
+        """Return what programs of the agent's work wrote of verification's own. Blocks."""
+        return {path for path in self._written(seen) if path.startswith(OWN)}
 
     def _written(self, seen: Seen) -> set[str]:
-        found = self._environment.phases.found
+        """What programs of the work wrote, and what of the image changed meanwhile, but for files that tests name."""
+        found, task = self._environment.phases.found, self._environment.task
         assert found is not None
-        return Readers(seen, found.targets).written_by({one.path for one in found.contents})
+        in_image = found.layer.in_image
+        written = Readers(seen, found.targets).written_by({one.path for one in found.contents})
+        written |= {path for path in seen.writers if in_image(path) and not path.startswith(OWN)}
+        words = words_of_tests(task) if task and written else ()
+        told = {*words, *(part for word in words for part in word.split("."))}  # modules have dots
+
+        def is_told(path: str) -> bool:
+            name = posixpath.basename(path)
+            if path.startswith(OWN) or in_image(path):
+                return name in told and path.startswith((TESTS, "/etc/"))
+            new = names_of(path, [one for one in way(path) if not in_image(one)], short=True)
+            return any(found.is_new_name(one) for one in new & told)
+
+        return {path for path in written if not is_told(path)}
 
     async def changed_in(self, place: GradingPlace) -> frozenset[str]:
         """Return what a container has changed since its image."""

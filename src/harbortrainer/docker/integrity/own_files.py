@@ -27,13 +27,14 @@ class OwnFiles:
         self.changed: set[str] = set()
         self._root = f"/proc/{first}/root"
         self._writers: set[int] = set()  # of rewards
-        self._by: dict[str | int, set[int]] = {}  # who wrote what, by name and inode
+        self._by: dict[str | int, set[int]] = {}  # who wrote what by name, and who did last by inode
 
     def note_write(self, event: Event) -> None:
         """Take in that a file was written."""
-        inode = os.fstat(event.file).st_ino if event.file >= 0 else event.path
-        for key in (event.path, inode) if len(self._by) < _MOST_WRITERS else ():
-            self._by.setdefault(key, set()).add(event.pid)
+        if len(self._by) < _MOST_WRITERS:
+            self._by.setdefault(event.path, set()).add(event.pid)
+            if event.file >= 0:
+                self._by[os.fstat(event.file).st_ino] = {event.pid}  # another file may have had that number
         if event.path not in REWARDS:
             return
         if self._writers and self._writers.isdisjoint(above(event.pid)):
@@ -64,9 +65,9 @@ class OwnFiles:
         }
 
     def _writers_of(self, path: str) -> set[int]:
-        if (by := self._by.get(path)) is None and (state := self._state(path)):  # it was moved there
-            by = self._by.get(state.st_ino)
-        return by or set()
+        state = self._state(path)
+        moved = self._by.get(state.st_ino, set()) if state else set[int]()
+        return self._by.get(path, set()) | moved
 
     def _state(self, path: str) -> os.stat_result | None:
         with contextlib.suppress(OSError):

@@ -69,7 +69,7 @@ class Readers:
         return {path for path, by in writers.items() if any(self._is_works(one, path, work, runs) for one in by)}
 
     def _is_works(self, writer: int, written: str, work: Set[str], runs: Collection[int]) -> bool:
-        """Whether it, or one above it, was loaded from `work` or runs it; one that is told to write there copies it.
+        """Whether it, or one above it, was loaded from `work` or runs it; one told to write there copies.
 
         `runs`: processes that opened `work`: those above it start what that says, unless they are tests. An orphan
         may be the work's, and who wrote a reward and had ended.
@@ -80,12 +80,12 @@ class Readers:
                 return True
             if not program.words:
                 return one == ORPHANS or (one > 0 and written in REWARDS)
-            words = {posixpath.normpath(posixpath.join(program.cwd, word)) for word in program.words}
+            words = {posixpath.normpath(posixpath.join(program.cwd, word)) for word in ("", *program.words)}
             is_told = one == writer and not words.isdisjoint((written, posixpath.dirname(written)))
             own = {*self._runs(one)}
             if any(path.startswith(TESTS) for path in own):
                 return False
-            is_test = any(f"{word}/".startswith(TESTS) for word in (program.cwd, *words))
+            is_test = any(f"{word}/".startswith(TESTS) for word in words)
             starts = one in runs and not is_test and (one != writer or written not in REWARDS)
             if not is_told and (starts or not work.isdisjoint(own)):
                 return True
