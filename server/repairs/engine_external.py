@@ -23,12 +23,15 @@ stock_load = JaxBackendImpl.load_checkpoint
 
 
 def load_checkpoint(self: Any, checkpoint_path: Any, model_id: str, load_optimizer: bool) -> None:
-    """Raises ValueError: it has no moments, or does not fit the model; FileNotFoundError."""
+    """Raises ValueError: damaged, without moments, or of another model; FileNotFoundError: gone."""
     if not (isinstance(checkpoint_path, Path) and checkpoint_path.is_file()):
         if latest_checkpoint(checkpoint_path) is None:
             raise FileNotFoundError(f"Training checkpoint not found in {checkpoint_path}")
-        stock_load(self, checkpoint_path, model_id, load_optimizer)
-        return
+        try:
+            return stock_load(self, checkpoint_path, model_id, load_optimizer)
+        except (KeyError, OSError, ValueError) as error:
+            fix = "restore that folder, or delete it and continue from an older state"
+            raise ValueError(f"{checkpoint_path} is damaged, or of another model ({error}); {fix}") from error
     if load_optimizer:
         raise ValueError("an adapter from elsewhere has no optimizer state; load it without")
     try:

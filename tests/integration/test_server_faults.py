@@ -233,7 +233,12 @@ async def test_a_state_that_the_servers_disk_has_lost_is_gone(server_url: str, t
     """The server "loaded" the new adapter's own weights: the run continued from its seed without a word."""
     async with trained(server_url, tiny_model_dir) as (_, trainer):
         path = await trainer.save(0)
-        shutil.rmtree(checkpoints_base(server_url) / trainer.model_id / f"{path.rsplit('/', 1)[-1]}.tar.gz")
+        folder = checkpoints_base(server_url) / trainer.model_id / f"{path.rsplit('/', 1)[-1]}.tar.gz"
+        for file in folder.rglob("_*"):
+            file.write_text("{")
+        with pytest.raises(BackendError, match=rf"{folder} is damaged, .*; restore that folder, or delete it"):
+            await trainer.reload(path)
+        shutil.rmtree(folder)
         with pytest.raises(WeightsGone):
             await trainer.reload(path)
 
