@@ -4,14 +4,21 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from harbortrainer.errors import UserError
 from harbortrainer.plugins import plugin
 from harbortrainer.tasks.identity import SAME_NAME, Identity, digest_of
 from harbortrainer.tasks.task import Task
 
+METHODS = ("find", "names", "load", "identify", "check", "room")  # of a venue
+
 
 def venue(name: str) -> Any:
-    """Return the venue of this name, a `rollout.venue.Venue`. Raises UserError for an unknown one."""
-    return plugin("venues", "tasks_dir", name).value
+    """Return the venue of this name, a `rollout.venue.Venue`. Raises UserError for an unknown one, or no venue."""
+    found = plugin("venues", "tasks_dir", name).value
+    if isinstance(found, type) or not all(hasattr(found, method) for method in METHODS):
+        what = "a class" if isinstance(found, type) else f"a {type(found).__name__}"
+        raise UserError(f"tasks_dir={name}: {what}; name an object with the methods {', '.join(METHODS)} of a Venue")
+    return found
 
 
 @lru_cache(maxsize=4096)
