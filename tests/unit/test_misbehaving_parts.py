@@ -104,7 +104,7 @@ ONE = Task("number-1", "2 1", "0" * 64)
     [
         (None, r"load\(\) of its venue returned None; return a list of Task"),
         (["number-1"], r"load\(\) of its venue returned \['number-1'\]"),
-        ([ONE, ONE], "its venue has two tasks of one name in .*; give each its own name"),
+        ([ONE, ONE], "two of its tasks have one name, in .*; give each its own"),
     ],
 )
 def test_a_venue_loads_a_list_of_tasks(offered: Callable[[object], str], loaded: Any, words: str) -> None:
@@ -126,7 +126,7 @@ def test_what_is_excluded_stays_out_whatever_a_venue_loads(offered: Callable[[ob
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("GuessVenue", "a class"), ("play", "a function"), ("SAMPLING", "a str")],
+    [("GuessVenue", "of <class 'type'>"), ("play", "of <class 'function'>"), ("SAMPLING", "of <class 'str'>")],
 )
 def test_a_venue_is_an_object_with_its_methods(name: str, words: str) -> None:
     with pytest.raises(UserError, match=f"tasks_dir=examples.guess:{name}: {words}; name an object with the methods"):

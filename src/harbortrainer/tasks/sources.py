@@ -130,9 +130,7 @@ def _loaded(source: Source, excluded: Collection[str]) -> list[Task]:
         raise UserError(f"tasks_dir={source.given}: load() of its venue returned {tasks!r}; return a list of Task")
     names = [task.name for task in tasks]
     if len({*names}) < len(names):
-        raise UserError(
-            f"tasks_dir={source.given}: its venue has two tasks of one name in {names}; give each its own name"
-        )
+        raise UserError(f"tasks_dir={source.given}: two of its tasks have one name, in {names}; give each its own")
     return [task for task in tasks if task.name not in excluded]
 
 

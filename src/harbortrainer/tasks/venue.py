@@ -16,8 +16,7 @@ def venue(name: str) -> Any:
     """Return the venue of this name, a `rollout.venue.Venue`. Raises UserError for an unknown one, or no venue."""
     found = plugin("venues", "tasks_dir", name).value
     if isinstance(found, type) or not all(hasattr(found, method) for method in METHODS):
-        what = "a class" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise UserError(f"tasks_dir={name}: {what}; name an object with the methods {', '.join(METHODS)} of a Venue")
+        raise UserError(f"tasks_dir={name}: of {type(found)}; name an object with the methods {', '.join(METHODS)}")
     return found
 
 
