@@ -206,13 +206,12 @@ def checked_trial(answer: object, request: TrialRequest) -> Trajectory:
         raise _wrong(request, f"a {type(answer).__name__}, no Trajectory")
     if (named := (answer.task_name, answer.trial_name)) != (request.task.name, request.name):
         raise _wrong(request, f"task and trial {named}, not {request.task.name}")
-    if not isinstance(answer.outcome, Outcome):
-        raise _wrong(request, f"the outcome {answer.outcome!r}, no harbortrainer.Outcome")
     reward, fault = answer.reward, answer.outcome in FAULTS
-    if reward is None and fault:
+    if reward is None and fault and isinstance(answer.outcome, Outcome):
         return replace(answer, attempt=request.attempt)
-    if fault or not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
-        raise _wrong(request, f"the reward {reward!r} and the outcome {answer.outcome}")
+    wrong = fault or not isinstance(answer.outcome, Outcome)
+    if wrong or not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
+        raise _wrong(request, f"the reward {reward!r} and the outcome {answer.outcome!r}")
     return replace(answer, reward=float(reward), attempt=request.attempt)
 
 

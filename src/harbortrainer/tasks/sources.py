@@ -128,9 +128,8 @@ def _loaded(source: Source, excluded: Collection[str]) -> list[Task]:
     tasks = venue(source.venue).load(source.path, excluded)
     if not isinstance(tasks, list) or not all(isinstance(task, Task) for task in tasks):
         raise UserError(f"tasks_dir={source.given}: load() of its venue returned {tasks!r}; return a list of Task")
-    names = [task.name for task in tasks]
-    if len({*names}) < len(names):
-        raise UserError(f"tasks_dir={source.given}: two of its tasks have one name, in {names}; give each its own")
+    if len({task.name for task in tasks}) < len(tasks):
+        raise UserError(f"tasks_dir={source.given}: its venue has two tasks of one name; give each its own")
     return [task for task in tasks if task.name not in excluded]
 
 
