@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from harbortrainer import Config, Outcome, Task, Trajectory
+from harbortrainer import Config, Outcome, Task, Trajectory, UserError
 from harbortrainer.policy.clock import Clock
 from harbortrainer.policy.conversation import ContextFull, Conversation
 from harbortrainer.policy.sample import SamplingError
@@ -23,6 +23,8 @@ class GuessVenue:
     packages: tuple[str, ...] = ()
 
     def find(self, name: str) -> tuple[str, str]:
+        if not name.isdecimal():
+            raise UserError(f"tasks_dir=…:{name}: give the largest number, such as 100")
         return name, "1"
 
     def names(self, place: str) -> list[str]:

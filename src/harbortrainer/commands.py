@@ -40,6 +40,8 @@ SPELLINGS = {  # a pattern of sed and of Python, and what stands for it where th
     **{rf"([^ =(]*/)?{re.escape(script.path)}": f"harbortrainer {name}" for name, script in SCRIPTS.items()},
     r"python -m scripts\.easy\.make_tasks": "harbortrainer datasets easy",
     r"python -m src\.": "harbortrainer ",
+    r"\./run\.sh": "harbortrainer train backend=tinker",
+    r"\./run_skyrl_tx\.sh": "harbortrainer train backend=skyrl-tx",
     r"\bdocs/([a-z_]+)\.md": r"harbortrainer docs \1",
 }
 
@@ -47,7 +49,7 @@ SPELLINGS = {  # a pattern of sed and of Python, and what stands for it where th
 def fitted(text: str, checkout: bool | None = None) -> str:
     """Return the text with names of a checkout's files as commands where there is none. `checkout`: None = look."""
     checkout = IN_CHECKOUT if checkout is None else checkout
-    if not checkout and ("scripts" in text or "src." in text or "docs/" in text or "run_" in text):
+    if not checkout and ("scripts" in text or "src." in text or "docs/" in text or "run_" in text or "run.sh" in text):
         for pattern, said in SPELLINGS.items():
             text = re.sub(pattern, said, text)
     return text

@@ -177,7 +177,7 @@ class _Rows:
             # step 0: the evaluation before the first step, whose row has no reward
             for told in (self._after_step if step else None, self._after_evaluation if evaluated else None):
                 if told is not None:
-                    told(step, row)
+                    told(step, dict(row))
         for line in printed.getvalue().splitlines():
             self._say(line)
 

@@ -33,6 +33,7 @@ from harbortrainer.tasks.task import Task
 
 class Venue:
     def find(self, name): return name, "v1"
+    identify = check = room = find
     def names(self, place): return [f"{place}-{n}" for n in range(3)]
     def load(self, place, excluded):
         return [Task(name, name, "0" * 64) for name in self.names(place) if name not in excluded]

@@ -49,6 +49,8 @@ def test_a_page_of_a_wheel_names_its_commands_and_the_place_of_its_files(monkeyp
         ("(scripts/start_skyrl_tx.sh MODEL TP)", "(harbortrainer server start MODEL TP)"),
         ("stop with /env/share/scripts/stop_skyrl_tx.sh 1", "stop with harbortrainer server stop 1"),
         ("continue: ./run_quickstart.sh resume=x", "continue: harbortrainer quickstart resume=x"),
+        ("./run.sh max_usd=2", "harbortrainer train backend=tinker max_usd=2"),
+        ("./run_skyrl_tx.sh seed=2", "harbortrainer train backend=skyrl-tx seed=2"),
         ("python -m src.train resume=a/scripts/b", "harbortrainer train resume=a/scripts/b"),
         ("see docs/off_policy.md", "see harbortrainer docs off_policy"),
         ("make it with python -m scripts.easy.make_tasks", "make it with harbortrainer datasets easy"),

@@ -37,7 +37,7 @@ def advantages_of(brought: Brought, group: TrajectoryGroup) -> list[np.ndarray]:
 
     Raises UserError for another form, or numbers that are not finite.
     """
-    answer: Sequence[Any] = brought.value(list(group.rewards_G), list(group.trajectories_G))
+    answer: Sequence[Any] = brought.value(list(group.rewards_G), [*map(_copied, group.trajectories_G)])
     try:
         arrays_G = [np.atleast_1d(np.asarray(one, np.float64)) for one in answer]
     except (TypeError, ValueError) as error:
@@ -54,10 +54,16 @@ def advantages_of(brought: Brought, group: TrajectoryGroup) -> list[np.ndarray]:
 
 def with_reward(brought: Brought, trajectory: Trajectory) -> Trajectory:
     """Return a graded trajectory with what the function adds to its reward. Raises UserError for no finite number."""
-    answer = brought.value(trajectory)
+    answer = brought.value(_copied(trajectory))
     if isinstance(answer, bool | int | float | np.number) and math.isfinite(answer):
         return replace(trajectory, shaping=trajectory.shaping | {REWARD: float(answer)})
     raise UserError(f"{brought.given}: returned {answer!r} for {trajectory.trial_name}; return a finite number")
+
+
+def _copied(trajectory: Trajectory) -> Trajectory:
+    """The trajectory with mappings of its own, which a function may change."""
+    own = {name: dict(getattr(trajectory, name)) for name in ("times", "stats", "shaping")}
+    return replace(trajectory, **own)
 
 
 def _wrong(brought: Brought, group: TrajectoryGroup, what: str) -> UserError:

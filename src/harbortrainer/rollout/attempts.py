@@ -16,7 +16,7 @@ from harbortrainer.learning.treatment import AFTER_OUTAGE, FAULTS, PASSING, UNFI
 from harbortrainer.other_models.judge import Judge
 from harbortrainer.rollout.gates import TrialState
 from harbortrainer.rollout.quarantine import RETRIES, Quarantine, Retries, lost_to_server
-from harbortrainer.rollout.venue import Host, Room, RunParts, TrialCancelled, TrialRequest
+from harbortrainer.rollout.venue import Host, Room, RunParts, TrialCancelled, TrialRequest, checked_trial
 from harbortrainer.stopping import Stop, Stopped, run_until
 from harbortrainer.tasks.task import Task
 
@@ -144,12 +144,14 @@ class Attempts:
             try:
                 agent = drawn(room.agent, self.settings.config.seed, request.name)
                 await _in_thread(self._begin, request, host.name, agent)
-                trajectory = await host.run(request)
+                trajectory = checked_trial(await host.run(request), request)
                 if trajectory.outcome in FAULTS:
                     await host.suspect()
             except asyncio.CancelledError as error:
                 spent = error if isinstance(error, TrialCancelled) else trajectory
                 await self._end_cancelled(request, spent)
+                if (task := asyncio.current_task()) is not None and not task.cancelling():
+                    raise RuntimeError(f"{request.name}: its venue {request.task.venue} cancelled itself") from error
                 raise asyncio.CancelledError(*error.args) from None  # asyncio.timeout knows no other kind
             finally:
                 observer.moved(request.name, None)

@@ -2,15 +2,20 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Protocol
 
+import numpy as np
+
 from harbortrainer.config import Config
-from harbortrainer.learning.trajectory import Trajectory, Turn
+from harbortrainer.errors import UserError
+from harbortrainer.learning.trajectory import Outcome, Trajectory, Turn
+from harbortrainer.learning.treatment import FAULTS
 from harbortrainer.other_models.users import Users
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.conversation import Conversation
@@ -193,3 +198,25 @@ def checked_venues(
         one = given[name] if name in given else venue(name)
         notes += one.check([task for task in tasks if task.venue == name], config, template, n_trials)
     return notes
+
+
+def checked_trial(answer: object, request: TrialRequest) -> Trajectory:
+    """Return what a venue answered, its reward as a float. Raises UserError for another trial, or no grade."""
+    if not isinstance(answer, Trajectory):
+        raise _wrong(request, f"a {type(answer).__name__}, no Trajectory")
+    if (named := (answer.task_name, answer.trial_name)) != (request.task.name, request.name):
+        raise _wrong(request, f"task and trial {named}, not {request.task.name}")
+    reward, fault = answer.reward, answer.outcome in FAULTS
+    if reward is None and fault and isinstance(answer.outcome, Outcome):
+        return replace(answer, attempt=request.attempt)
+    wrong = fault or not isinstance(answer.outcome, Outcome)
+    if wrong or not isinstance(reward, int | float | np.number) or not math.isfinite(reward):
+        raise _wrong(request, f"the reward {reward!r} and the outcome {answer.outcome!r}")
+    return replace(answer, reward=float(reward), attempt=request.attempt)
+
+
+def _wrong(request: TrialRequest, what: str) -> UserError:
+    return UserError(
+        f"tasks_dir={request.task.venue}: its venue answered {request.name} with {what}; return the Trajectory of the "
+        "request, whose reward is a finite number, or None where the outcome is a fault"
+    )

@@ -61,7 +61,7 @@ def load_sources(
     chosen: list[Task] = []
     for source, names in chosen_names(sources, include, exclude).items():
         excluded = [name for name, wanted in names.items() if not wanted]
-        for task in venue(source.venue).load(source.path, excluded):
+        for task in _loaded(source, excluded):
             chosen.append(replace(task, source=source.name, domain=task.domain or source.name, venue=source.venue))
     chosen = with_families(chosen, family)
     if not chosen:
@@ -123,16 +123,31 @@ def tasks_of(file: Path, digests: Collection[str]) -> list[Task]:
     return [task for task in found if task.digest in digests]
 
 
+def _loaded(source: Source, excluded: Collection[str]) -> list[Task]:
+    """The tasks of a source but those excluded. Raises UserError for another answer of its venue, or a name twice."""
+    tasks = venue(source.venue).load(source.path, excluded)
+    if not isinstance(tasks, list) or not all(isinstance(task, Task) for task in tasks):
+        raise UserError(f"tasks_dir={source.given}: load() of its venue returned {tasks!r}; return a list of Task")
+    if len({task.name for task in tasks}) < len(tasks):
+        raise UserError(f"tasks_dir={source.given}: its venue has two tasks of one name; give each its own")
+    return [task for task in tasks if task.name not in excluded]
+
+
 def _find(given: str) -> tuple[str, str, str]:
     """Path, version and venue of one source. Raises UserError."""
     if Path(given).expanduser().is_dir() or (name := _venue_in(given)) is None:
         return *find_folder(given), FOLDERS
-    return *venue(name).find(given.removeprefix(f"{name}:")), name
+    found = venue(name).find(given.removeprefix(f"{name}:"))
+    if not isinstance(found, tuple) or [type(one) for one in found] != [str, str]:
+        raise UserError(f"tasks_dir={given}: find() of its venue returned {found!r}; return (path, version)")
+    return *found, name
 
 
 def _venue_in(given: str) -> str | None:
-    """The venue of `VENUE:NAME` or `MODULE:ATTRIBUTE:NAME`; None = the source names none."""
+    """The venue of `VENUE:NAME` or `MODULE:ATTRIBUTE:NAME`; None = the source names none. Raises UserError."""
     first, *rest = given.split(":", 2)
+    if len(rest) == 1 and first.endswith(".py"):
+        raise UserError(f"tasks_dir={given}: names no tasks; give {given}:NAME, a source of this venue")
     if rest and first in known("venues"):
         return first
     outside = len(rest) == 2 and rest[0].isidentifier() and (first.endswith(".py") or "/" not in first)

@@ -4,14 +4,18 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from harbortrainer.errors import UserError
 from harbortrainer.plugins import plugin
 from harbortrainer.tasks.identity import SAME_NAME, Identity, digest_of
 from harbortrainer.tasks.task import Task
 
 
 def venue(name: str) -> Any:
-    """Return the venue of this name, a `rollout.venue.Venue`. Raises UserError for an unknown one."""
-    return plugin("venues", "tasks_dir", name).value
+    """Return the venue of this name, a `rollout.venue.Venue`. Raises UserError for an unknown one, or no venue."""
+    found = plugin("venues", "tasks_dir", name).value
+    if isinstance(found, type) or not hasattr(found, "room"):
+        raise UserError(f"tasks_dir={name}: of {type(found)}; name an object with the methods of harbortrainer.Venue")
+    return found
 
 
 @lru_cache(maxsize=4096)

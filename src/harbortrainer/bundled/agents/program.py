@@ -77,4 +77,6 @@ class Program(ContainerAgent):
                 f"{brought.given}: no agent for containers; give a subclass of harbor.agents.installed.base."
                 "BaseInstalledAgent, or a harbortrainer.Program"
             )
-        return Program(kind.name(), f"{kind.__module__}:{kind.__qualname__}", kind.name())
+        if not (name := kind.name()):
+            raise UserError(f"{brought.given}: its name() returns {name!r}; return the name of its program")
+        return Program(name, f"{kind.__module__}:{kind.__qualname__}", name)
