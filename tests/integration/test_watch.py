@@ -194,6 +194,20 @@ async def test_a_crowd_is_looked_at_beside_another_watch(tmp_path: Path) -> None
     assert peak_mb(watcher()) <= MOST_MB
 
 
+async def test_who_writes_a_reward_and_ends_is_seen_on_a_busy_machine(environment: DockerEngineEnvironment) -> None:
+    reward, n_writers = "/logs/verifier/reward.txt", 25
+    writes = f"for i in $(seq {n_writers}); do sleep 0.1; (echo 1 > {reward}); done"
+    busy = [await asyncio.create_subprocess_exec("sh", "-c", "while :; do :; done") for _ in range(8)]
+    try:
+        seen = await seen_of(environment, "true", writes)
+    finally:
+        for one in busy:
+            one.kill()
+            await one.wait()
+    known = [one for one in seen.writers[reward] if one in seen.programs and seen.programs[one].words]
+    assert n_writers - len(known) <= 3, "one in four is lost to a watcher that waits for its turn"
+
+
 async def test_names_and_paths_that_are_no_text_are_seen(environment: DockerEngineEnvironment) -> None:
     await environment.exec(
         "cp /bin/sleep $'/app/a\\nb\\xff'; (setsid $'/app/a\\nb\\xff' 1000 </dev/null >/dev/null 2>&1 &); "

@@ -22,7 +22,7 @@ from harbortrainer.docker.keeping.ownership import image_labels, labels
 EMPTY = "harbortrainer/empty:1"  # an image without a file: no image's author gets the rights of the helper
 END_SEC = 5.0
 _SOURCE = Path(__file__).resolve().parents[3]  # the folder that has this package
-_CAPABILITIES = ("DAC_OVERRIDE", "DAC_READ_SEARCH", "KILL", "SYS_ADMIN", "SYS_PTRACE")
+_CAPABILITIES = ("DAC_OVERRIDE", "DAC_READ_SEARCH", "KILL", "SYS_ADMIN", "SYS_NICE", "SYS_PTRACE")
 _LIBRARIES = ("lib", "lib64", "usr")
 _CHUNK = 1 << 16
 
