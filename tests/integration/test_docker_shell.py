@@ -109,6 +109,16 @@ async def test_a_cancelled_command_is_killed_and_the_next_one_runs(shells: Shell
     await _until_gone(shells, "4713")
 
 
+async def test_a_shell_that_runs_a_command_when_all_are_dropped_runs_no_other(shells: Shells) -> None:
+    runs = "echo $PPID; touch /tmp/runs; until [ -e /tmp/dropped ]; do sleep 0.02; done"
+    before = asyncio.create_task(shells.run(runs))
+    await shells.run("until [ -e /tmp/runs ]; do sleep 0.02; done")
+    shells.drop()
+    after = await shells.run("echo $PPID; touch /tmp/dropped")
+    assert (await before).stdout != after.stdout
+    assert [(await shells.run("echo $PPID")).stdout for _ in range(2)] == [after.stdout] * 2
+
+
 async def test_a_shell_that_dies_is_replaced(shells: Shells) -> None:
     died = await shells.run("echo before; kill -9 $PPID; sleep 5")
     assert (died.stdout, died.return_code) == (b"before\n", 137)

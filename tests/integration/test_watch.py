@@ -19,7 +19,7 @@ from harbortrainer.docker.integrity import watch
 from harbortrainer.docker.integrity.traces import PREFIX
 from harbortrainer.docker.integrity.watch import Seen
 from harbortrainer.docker.integrity.watched import MOST_READERS
-from tests.support.docker_parts import a_run, remove_run, started, write_task
+from tests.support.docker_parts import a_run, remove_run, started, watcher, write_task
 from tests.support.living_attacks import ATTACKS, HONEST, VERIFIES, living
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -47,12 +47,6 @@ async def seen_of(environment: DockerEngineEnvironment, script: str, verifies: s
     async with environment.watched() as sight:
         await environment.exec(verifies or f"python3 -c {shlex.quote(VERIFIES)}", user="root", timeout_sec=90)
     return sight.seen
-
-
-def watcher() -> int:
-    """The PID of this process' watcher; other tests had daemons of their own."""
-    found = watch._watchers[os.getpid(), os.environ.get("DOCKER_HOST")]  # pyright: ignore[reportPrivateUsage]
-    return found._program._process.pid  # pyright: ignore
 
 
 def peak_mb(pid: int) -> float:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.box.first_process import end_all
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.images.image import image_notes, images_of
-from harbortrainer.docker.integrity import processes
+from harbortrainer.docker.integrity import processes, watch
 from harbortrainer.docker.keeping import cleaning, ownership
 from harbortrainer.durable.process import PID
 from harbortrainer.venues.harbor.environment import environment_config
@@ -165,3 +166,9 @@ def make_base(name: str, folder: Path, mark: str) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "Dockerfile").write_text(f"{BASE}LABEL of={folder}\nENV MARK={mark}\n")
     list(engine().build(path=str(folder), tag=name, decode=True))
+
+
+def watcher() -> int:
+    """The PID of this process' watcher of verifications; other tests had daemons of their own."""
+    found = watch._watchers[os.getpid(), os.environ.get("DOCKER_HOST")]  # pyright: ignore[reportPrivateUsage]
+    return found._program._process.pid  # pyright: ignore

@@ -202,6 +202,7 @@ class DockerEngineEnvironment(CollectedEnvironment):
         is_own: Callable[[str], bool] = own.__contains__ if not self.phases.image_has_tests else lambda _: True
         whose = self.container, self.run_id, self.phases.kept
         async with watching(*whose, is_own, own, lambda: self._began) as sight:
+            self._shells.drop()  # one may have come from the agent's last command meanwhile
             await self.phases.note_changes()
             yield sight
 

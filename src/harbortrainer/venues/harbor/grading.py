@@ -30,6 +30,7 @@ from harbortrainer.docker.integrity.agent_phases import SETTLE_SEC
 from harbortrainer.docker.integrity.cause import Causes
 from harbortrainer.docker.integrity.change import FileChange, is_made_anew
 from harbortrainer.docker.integrity.layer import MOST_CHANGES
+from harbortrainer.docker.integrity.own_files import REWARDS
 from harbortrainer.docker.integrity.solution import SOLUTION_SEC
 from harbortrainer.docker.integrity.watch import Seen, Sight
 from harbortrainer.durable.disk import CANNOT_WRITE
@@ -115,7 +116,7 @@ class GradingVerifier(SafeVerifier):
             if hooked:
                 return VerifierResult(rewards={"reward": max(without, 0.0)})
             unasked = causes.names if without < reward else sorted(replaced)  # the work does it again
-        environment.verdict.unasked += (*unasked, *await self._altered(again, sight.seen))
+        environment.verdict.unasked += (*unasked, *await self._altered(again, sight.seen, causes, reward))
         return first
 
     async def _judge_install(self, again: Again) -> None:
@@ -202,10 +203,23 @@ class GradingVerifier(SafeVerifier):
             paths.mkdir()
             return await self._measured(contextlib.nullcontext(GradingPlace(self.environment, paths)))
 
-    async def _altered(self, again: Again, seen: Seen) -> list[str]:
-        """What verification has changed of its own, which no work needs."""
+    async def _altered(self, again: Again, seen: Seen, causes: Causes, reward: float) -> list[str]:
+        """What the work has changed of verification's own.
+
+        Who wrote the reward may have ended before it was looked at: then what one more verification shows counts.
+        """
+        found = await self._own_changes(again, seen)
+        if found and found.issubset(REWARDS):
+            async with again.in_place(causes) as place, self._watched(place.environment) as sight:
+                is_same = await self._measured(contextlib.nullcontext(place)) >= reward
+            if is_same and not (await self._causes(again, sight.seen, causes.unasked)).tampered:
+                found = await self._own_changes(again, sight.seen)
+        return sorted(found)
+
+    async def _own_changes(self, again: Again, seen: Seen) -> set[str]:
+        """Those that verification of an untouched container does not make as well."""
         found = {*seen.altered, *await asyncio.to_thread(again.written_by_work, seen)}
-        return sorted(found.difference((await self._of_untouched(again))[2])) if found else []
+        return found.difference((await self._of_untouched(again))[2]) if found else found
 
     async def _of_untouched(self, again: Again) -> tuple[bool, frozenset[str], frozenset[str]]:
         key = f"{self.task.paths.task_dir} {self.step_name}"
