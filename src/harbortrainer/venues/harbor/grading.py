@@ -217,7 +217,7 @@ class GradingVerifier(SafeVerifier):
         return sorted(found)
 
     async def _own_changes(self, again: Again, seen: Seen) -> set[str]:
-        """Those that verification of an untouched container does not make as well."""
+        """Changes of verification's own that verification of an untouched container does not make."""
         found = {*seen.altered, *await asyncio.to_thread(again.written_by_work, seen)}
         return found.difference((await self._of_untouched(again))[2]) if found else found
 
