@@ -287,7 +287,7 @@ class Shells:
     def __init__(self, container: str) -> None:
         self._container = container
         self._idle: defaultdict[str, list[Shell]] = defaultdict(list)
-        self._lent: set[Shell] = set()  # since the last `drop`
+        self._opened: set[Shell] = set()  # since the last `drop`
         self._closed = False
 
     async def run(
@@ -344,7 +344,7 @@ class Shells:
     async def take_first(self) -> None:
         """Run the first commands of root in the shell that started with the container, if it can be reached."""
         if (shell := await Shell.first(self._container)) is not None:
-            self._lent.add(shell)
+            self._opened.add(shell)
             self._give(shell, "root")
 
     @property
@@ -358,30 +358,25 @@ class Shells:
 
     def drop(self) -> None:
         """Close the idle shells, and those that run a command when it has ended; the next one opens a new shell."""
-        self._lent.clear()
+        self._opened.clear()
         for shells in self._idle.values():
             for shell in shells:
                 shell.close()
         self._idle.clear()
 
     async def _take(self, user: str) -> Shell:
-        shell = await self._next(user)
-        self._lent.add(shell)
-        return shell
-
-    async def _next(self, user: str) -> Shell:
         while self._idle[user]:
             if (shell := self._idle[user].pop()).alive:
                 return shell
             shell.close()
-        return await Shell.open(self._container, user)
+        self._opened.add(shell := await Shell.open(self._container, user))
+        return shell
 
     def _give(self, shell: Shell, user: str) -> None:
-        if self._closed or not shell.alive or shell not in self._lent:
+        if self._closed or not shell.alive or shell not in self._opened:
             shell.close()
         else:
             self._idle[user].append(shell)
-        self._lent.discard(shell)
 
     async def _interrupt(self, shell: Shell, user: str) -> None:
         """Kill the process group that `shell` runs; keep the shell if it then becomes free."""
