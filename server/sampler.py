@@ -55,6 +55,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes as --max-lora-
 # Without the list vLLM wraps the unembedding too, which the trainer does not train; two prompts scored at once then end
 # vLLM's engine on a CPU
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ADAPTED += ("experts",)  # one module of vLLM: if it is not named, adapters of experts are dropped without a word
 ADAPTED += ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj")  # of linear attention
 DEATHS_WITHIN_SEC, LONGEST_PAUSE_SEC, POLL_SEC, STOP_SEC = 600.0, 30.0, 0.5, 5.0
 WRITE_AGAIN_SEC = 5.0

@@ -111,6 +111,12 @@ REPAIRS = (
         engine=("engine_expert_adapters",),
     ),
     Repair(
+        "norms",
+        "in bfloat16 each layer scales a token's values by a rounded factor",
+        "skyrl/tx/layers/layernorm.py: RMSNorm",
+        engine=("engine_norms",),
+    ),
+    Repair(
         "routing",
         "experts are chosen by probabilities that are rounded to the model's dtype",
         "skyrl/tx/models/qwen3.py: Qwen3Experts",

@@ -98,6 +98,7 @@ import jax.numpy as jnp
 import numpy as np
 from skyrl.backends import jax as backend
 from skyrl.tinker import engine, types
+from skyrl.tx.layers import layernorm
 from skyrl.tx.models import qwen3
 from skyrl.tx.utils import models
 
@@ -144,6 +145,13 @@ def chosen():
 
 qwen3.prepare_routing = tell
 
+def scale_errors():
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((1000, 256)), jnp.bfloat16)
+    found = layernorm.RMSNorm.__call__(SimpleNamespace(weight=jnp.ones(256, jnp.bfloat16), eps=1e-6), x)
+    exact = np.asarray(x, np.float64)
+    exact /= np.sqrt((exact**2).mean(axis=1, keepdims=True) + 1e-6)
+    return float(np.abs((np.asarray(found, np.float64) * exact).mean(axis=1) - 1).mean())
+
 def padding():
     return backend.pad([[1, 2], [3]], 4, fill=[])
 
@@ -159,11 +167,11 @@ backend.JaxBackendImpl.sample = two_samples
 def all_of_them():
     samples = failed(backend.JaxBackendImpl.sample(None, None))
     results = {"batch": batch(), "experts": expert_shapes(), "chosen": chosen(), "padding": padding()}
-    results["samples"] = samples
+    results |= {"samples": samples, "scales": scale_errors()}
     print("RESULT", json.dumps(results))
 
 all_of_them()
-for name in ("requests", "expert_adapters", "routing", "padding", "finite_samples"):
+for name in ("requests", "expert_adapters", "norms", "routing", "padding", "finite_samples"):
     importlib.import_module(f"repairs.engine_{name}").apply()
 all_of_them()
 """
@@ -188,6 +196,13 @@ def test_sampler_files_hold_the_whole_adapter_of_an_expert_layer(in_process):
 def test_the_expert_of_the_larger_logit_is_chosen(in_process):
     """Two neighbours in bfloat16, whose probabilities are equal there."""
     assert [result["chosen"] for result in in_process] == [[0], [1]]
+
+
+def test_a_row_is_scaled_by_its_root_mean_square(in_process):
+    """In bfloat16; each row has 256 values, whose own rounding averages out."""
+    stock, repaired = [result["scales"] for result in in_process]
+    assert repaired < 4e-4
+    assert stock > 5 * repaired
 
 
 def test_padding_of_a_sampling_batch_repeats_a_real_sequence(in_process):

@@ -66,6 +66,13 @@ def test_a_cpu_splits_no_prompt_and_a_gpu_takes_its_share(tmp_path: Path) -> Non
     assert gpu["--seed"] == "3" and "--enforce-eager" in gpu
 
 
+def test_vllm_adapts_the_experts_of_a_mixture(tmp_path: Path) -> None:
+    """A name of its own: is_in_target_modules in vllm/lora/utils.py looks for "experts", not for their projections."""
+    words = sampler.command(plan_of(tmp_path), 0)
+    adapted = words[words.index("--lora-target-modules") + 1 : words.index("--enable-lora")]
+    assert {"experts", "gate_proj", "up_proj", "down_proj", "q_proj", "out_proj"} <= set(adapted)
+
+
 def test_vllm_sees_its_own_gpu_and_no_setting_of_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XLA_PYTHON_CLIENT_MEM_FRACTION", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "0")
