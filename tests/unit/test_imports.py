@@ -104,6 +104,7 @@ print({{"tinker.types", "transformers"}} & {{*sys.modules}})
 """
 
 
+@pytest.mark.nightly
 def test_a_plan_of_a_known_model_imports_neither_the_sdk_nor_transformers(
     folder: Path, modules: dict[str, set[str]]
 ) -> None:
