@@ -109,6 +109,7 @@ print("RESULT", json.dumps(found))
 """
 
 
+@pytest.mark.nightly
 def test_a_pass_that_finds_the_memory_full_is_computed_again_and_keeps_less(
     server_env: None, tiny_model_dir: Path, tmp_path: Path
 ) -> None:

@@ -228,6 +228,7 @@ def in_the_foreground(settings: dict[str, str], model: Path) -> Iterator[str]:
         server.wait(timeout=GONE_SEC)
 
 
+@pytest.mark.nightly
 async def test_in_the_foreground_it_forgets_what_was_requires_a_key_and_stops_on_interrupt(
     settings: dict[str, str], tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.support.tau_parts import needs_tau2
 
+pytestmark = pytest.mark.nightly  # processes of their own, of seconds
 WEB = {"litellm", "starlette", "uvicorn", "openai", "anthropic", "harbortrainer.model_api.service"}
 PLANNED = ["backend=skyrl-tx", "skyrl_tx_url=http://127.0.0.1:9", "tasks_dir=datasets/quickstart", "--dry-run"]
 READ_PLAN = """
@@ -104,7 +105,6 @@ print({{"tinker.types", "transformers"}} & {{*sys.modules}})
 """
 
 
-@pytest.mark.nightly
 def test_a_plan_of_a_known_model_imports_neither_the_sdk_nor_transformers(
     folder: Path, modules: dict[str, set[str]]
 ) -> None:
