@@ -188,7 +188,8 @@ def whole_in_wandb(folder: Path) -> None:
     assert sorted(by_step) == [0, 1, 2] and len(sent) <= 4, "a kill -9 may send the last row again"
     for logged in read_lines(folder / "metrics.jsonl"):
         row = by_step[logged["global_step"]]
-        assert logged.keys() <= row.keys(), "every metric of every group"
+        assert {name: row[name] for name in logged} == pytest.approx(logged, nan_ok=True), "every metric of every group"
+        assert row["_step"] == row["global_step"], "wandb's own step is the same"
         assert (TRAINING in row) == ("group/count" in row) and (EVALUATION in row) == ("eval/tasks" in row)
 
 
