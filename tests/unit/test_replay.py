@@ -96,7 +96,7 @@ def sent(run: Run) -> list[tuple[Any, ...]]:
     return [bits(part) for part in policy.sent]
 
 
-@pytest.mark.parametrize("settings", first(2, SETTINGS))
+@pytest.mark.parametrize("settings", first(4, SETTINGS))
 def test_with_unchanged_settings_the_datums_are_bit_by_bit_those_sent(tmp_path: Path, settings: Any) -> None:
     run = ran(tmp_path / "run", **settings)
     assert rebuilt(run) == sent(run) and len(sent(run)) >= 3
