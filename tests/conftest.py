@@ -51,10 +51,10 @@ ENGINE = (
 OWN_DOCKER = ("image_window", "image_supply", "docker_outage")
 LONG_GROUPS = ("server", "daemon", "engine")
 SLOW = (  # the longest first; what compiles and what waits for containers in turns
-    *("quiet_attacks", "base_models", "server_upkeep", "unasked", "unseen_attacks"),
-    *("server_scripts", "void_attacks", "unsolved_attacks", "server_vllm", "agents", "trial_outcomes"),
-    *("agent_endings", "image_window", "image_supply", "docker_outage", "idle_attacks", "wandb", "reward_integrity"),
-    *("task_shapes", "terminal_turn", "quickstart_tasks", "docker_disk"),
+    *("server_upkeep", "trial_outcomes", "unasked", "image_window", "image_supply", "docker_outage"),
+    *("server_scripts", "void_attacks", "agent_endings", "watch", "terminal_turn", "root_folder"),
+    *("docker_environment", "docker_shell", "docker_disk", "reward_integrity", "base_models", "wandb"),
+    *("evaluate_endpoint", "tampering_attacks", "faults_replaced", "quiet_attacks", "task_shapes", "server_vllm"),
 )
 LONGEST = 12  # groups that the summary names
 FIRST_PORT, PORTS_EACH = 21_000, 1000  # of the tests' servers, and for each process of the tests

@@ -1,6 +1,8 @@
 """What tests of real trials leave in the Docker daemon."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,15 @@ async def removals_end() -> AsyncIterator[None]:
     """A removal that is under way would end with the test's event loop."""
     yield
     await cleaning.drain()
+
+
+@pytest.fixture(scope="session")
+def source(server_url: str, tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step on the session's server; its folder's neighbours are other runs from it."""
+    from tests.support.served_run import arguments, served_run
+
+    words = arguments(server_url, tmp_path_factory.mktemp("runs"), "source", "max_steps=1")
+    return asyncio.run(served_run(words))
 
 
 @pytest.fixture(scope="session")

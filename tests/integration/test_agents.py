@@ -61,6 +61,7 @@ async def test_each_step_of_a_task_is_a_session_of_the_agent_with_its_own_turns(
     assert "step 1." in text and "step 0." not in text and second == list(trajectory.turns[2].new_tokens_T)
 
 
+@pytest.mark.nightly
 async def test_a_policy_that_takes_the_endpoints_port_between_steps_loses_its_trial_only(tmp_path: Path) -> None:
     """Its program waits until the first step's endpoint is closed. The work of both steps is graded."""
     program = f"""import socket, time

@@ -30,24 +30,24 @@ from tests.support.plain_container import product_trials
 cases = [(Path(task), script) for task, script in json.load(sys.stdin)]
 print("rewards", json.dumps([trial.reward for trial in asyncio.run(product_trials(cases))]))
 """
-# one of each kind by day, two by night
 QUIET_ONES = ("rewrites-the-verdict", "deletes")
 UNSEEN_ONES = ("a-datagram", "a-computed-name")
 IDLE_ONES = ("mq", "lock")
+BY_DAY = ("an honest service", "rewrites-the-verdict", "an odd name")
 ODD = ATTACKS["pth-with-an-odd-name"]  # a name that docker diff cannot write
 
 
-def cases(folder: Path, each: int) -> dict[str, tuple[Path, str]]:
+def cases(folder: Path) -> dict[str, tuple[Path, str]]:
     """Tasks, each in a folder of its own, and scripts. Two do the work; the others act on their verification."""
-    quiet = {"an honest service": quiet_attacks.HONEST} | {name: QUIET[name] for name in QUIET_ONES[:each]}
-    unseen = {"honest work": SCRATCH} | {name: UNSEEN[name] for name in UNSEEN_ONES[:each]}
+    quiet = {"an honest service": quiet_attacks.HONEST} | {name: QUIET[name] for name in QUIET_ONES}
+    unseen = {"honest work": SCRATCH} | {name: UNSEEN[name] for name in UNSEEN_ONES}
     odd = {name: attacked_task(folder / name / "task", way=ODD.way) for name in ("an odd name", "an odd name unsolved")}
     shutil.rmtree(odd["an odd name unsolved"] / "solution")
     return (
         {name: (quiet_task(folder / name), quiet_attacks.serving(one)) for name, one in quiet.items()}
         | {name: (unseen_task(folder / name), unseen_attacks.serving(one)) for name, one in unseen.items()}
         | {name: (task, ODD.script) for name, task in odd.items()}
-        | {name: (idle_task(folder / name, name), idle(IDLE[name])) for name in IDLE_ONES[:each]}
+        | {name: (idle_task(folder / name, name), idle(IDLE[name])) for name in IDLE_ONES}
     )
 
 
@@ -65,12 +65,14 @@ def rewards(own: Path, tried: Mapping[str, tuple[Path, str]]) -> dict[str, float
     return dict(zip(tried, json.loads(ended.stdout.split("rewards ")[-1]), strict=True))
 
 
-@pytest.mark.parametrize("each", first(1, [1, 2]))
-def test_services_and_what_no_opened_file_shows_are_watched_and_odd_names_undone(tmp_path: Path, each: int) -> None:
-    found = rewards(tmp_path / "own", cases(tmp_path / "own", each))
-    assert {name for name, reward in found.items() if reward == 1} == {"an honest service", "honest work"}, found
+@pytest.mark.parametrize("by_day", first(1, [True, False]))
+def test_services_and_what_no_opened_file_shows_are_watched_and_odd_names_undone(tmp_path: Path, by_day: bool) -> None:
+    every = cases(tmp_path / "own")
+    found = rewards(tmp_path / "own", {name: every[name] for name in (BY_DAY if by_day else every)})
+    honest = {"an honest service", "honest work"} & found.keys()
+    assert {name for name, reward in found.items() if reward == 1} == honest, found
     assert set(found.values()) <= {0, 1, None}
-    assert (found["an odd name"], found["an odd name unsolved"]) == (0, 0)
+    assert {found[name] for name in found if name.startswith("an odd name")} == {0}
 
 
 def test_a_container_in_which_dockers_own_commands_are_stopped_is_removed(tmp_path: Path) -> None:

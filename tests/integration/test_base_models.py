@@ -109,6 +109,7 @@ def saved_weights(served: Served, path: str) -> dict[str, np.ndarray]:
         return safetensors.numpy.load(member.read())
 
 
+@pytest.mark.nightly
 async def test_a_small_learning_rate_moves_every_trained_weight(bfloat16: Served) -> None:
     """A weight of 0.1 in bfloat16 would not move by a step of 1e-6, nor by a hundred."""
     async with adapters(bfloat16.url, bfloat16.model) as (_, training):
@@ -156,6 +157,7 @@ async def test_small_rates_have_the_effect_that_they_have_in_float32(
     assert steps @ rounded / (lengths[0] * lengths[1]) > 0.8, "they move elsewhere"
 
 
+@pytest.mark.nightly
 async def test_states_and_samplers_of_a_bfloat16_model_lose_nothing_of_the_weights(bfloat16: Served) -> None:
     """The next step of a restored state is the same to the last bit; sampler files are in float32."""
     async with adapters(bfloat16.url, bfloat16.model) as (service, training):
@@ -190,6 +192,7 @@ checkpoints.save_checkpoint_multiprocess(
 """
 
 
+@pytest.mark.nightly
 async def test_a_state_in_bfloat16_of_an_earlier_version_is_restored(bfloat16: Served) -> None:
     async with adapters(bfloat16.url, bfloat16.model) as (service, training):
         await step(training, DATA)
@@ -217,6 +220,7 @@ async def test_the_probe_of_a_real_model(server_env: None, tmp_path: Path) -> No
     assert {row.what: row.value for row in report.rows if row.verdict not in ("same", "info")} == {}
 
 
+@pytest.mark.nightly
 async def test_log_probabilities_of_a_bfloat16_model_are_not_rounded_to_bfloat16(bfloat16: Served) -> None:
     """A number of bfloat16 has 8 bits: the lower half of a float32's is zero."""
     async with adapters(bfloat16.url, bfloat16.model) as (service, training):

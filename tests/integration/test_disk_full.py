@@ -18,6 +18,7 @@ from harbortrainer.tasks.task import Task
 from harbortrainer.venues.harbor.room import warm_up
 from tests.support.docker_parts import a_run, containers
 from tests.support.small_disk import SmallDisk, small_disk
+from tests.support.tiers import first
 from tests.support.trial_parts import SOLVE, local_host, make_task
 
 N_TRIALS = 4
@@ -69,7 +70,7 @@ class Batch:
             await rollouts.aclose()
 
 
-@pytest.mark.parametrize("moment", ["in a trial", "before a trial is stored"])
+@pytest.mark.parametrize("moment", first(1, ["in a trial", "before a trial is stored"]))
 async def test_a_full_disk_stops_the_run_and_costs_no_trial_that_was_stored(
     disk: SmallDisk, tmp_path: Path, moment: str
 ) -> None:

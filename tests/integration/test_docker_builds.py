@@ -128,6 +128,7 @@ async def _told(builder: asyncio.subprocess.Process) -> bytes:
     return told
 
 
+@pytest.mark.nightly
 async def test_first_steps_that_images_share_are_made_once(tmp_path: Path) -> None:
     """The daemon would make them for each of the builds that begin at the same time, in two processes."""
     first = f"{BASE}ENV MARK={tmp_path}\nRUN sleep 5 && date +%s%N > /shared\n"
@@ -167,6 +168,7 @@ async def test_a_silent_build_ends_at_its_limit(tmp_path: Path) -> None:
         await _until(lambda: _builds(command) == [])
 
 
+@pytest.mark.nightly
 async def test_a_late_build_frees_its_lock_at_once(tmp_path: Path) -> None:
     """Its thread kept the lock until the builder's next line: the next try waited for that, and was late, too."""
     command = f"sleep {int.from_bytes(os.urandom(3)) + 100_000}"

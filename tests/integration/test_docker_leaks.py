@@ -179,6 +179,7 @@ def test_a_container_in_which_dockers_own_commands_are_stopped_is_removed() -> N
         assert time.monotonic() - began < 30 and containers(run) == []
 
 
+@pytest.mark.nightly
 async def test_removals_wait_behind_a_start_and_a_killed_trainers_are_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +214,7 @@ async def test_removals_wait_behind_a_start_and_a_killed_trainers_are_made_up_fo
     assert containers(f"{RUN}-ended") == []
 
 
+@pytest.mark.nightly
 async def test_what_compose_made_for_a_killed_trainer_goes_too(tmp_path: Path) -> None:
     side = {"environment/docker-compose.yaml": COMPOSE, "environment/side/Dockerfile": BASE}
     task = write_task(tmp_path / "composed", solve="sleep 1000\n", files=side)

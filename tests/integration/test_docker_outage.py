@@ -63,6 +63,7 @@ async def test_a_daemon_that_comes_back_costs_nobody_a_reward(
     assert left == [], "those that the outage hit are gone too"
 
 
+@pytest.mark.nightly
 async def test_a_daemon_that_stays_away_stops_the_run_and_says_so(own_docker: OwnDaemon, tmp_path: Path) -> None:
     policy = Policy()
     batch = asyncio.create_task(run_batch(tmp_path, policy, outage_limit_sec=1.0))

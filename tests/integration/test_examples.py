@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import tinker
 
-import harbortrainer as ht
 from examples.loop import loop
 from harbortrainer.backend.own_loss import OwnLoss
 from harbortrainer.backend.policy import PolicyTrainer
 from harbortrainer.config import Config
-from harbortrainer.durable.jsonl import read_lines
 from harbortrainer.learning.brought import function
 from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.minibatches import normalize
@@ -31,6 +29,7 @@ SMALL = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not (PACK / "python").is_dir(), reason="scripts/setup.sh --agents makes the programs")
 async def test_an_agent_of_ones_own_acts_in_a_container(tmp_path: Path, nothing_left: None) -> None:
     """By the path of its file; its program lies beside the Python of a pack."""
@@ -53,12 +52,6 @@ async def test_an_agent_of_ones_own_acts_in_a_container(tmp_path: Path, nothing_
 def small(url: str, folder: Path) -> Config:
     own: Any = {"skyrl_tx_url": url, "model_name": str(MODEL), "logs_dir": str(folder)} | SMALL
     return Config(backend="skyrl-tx", tasks_dir="datasets/quickstart", **own)
-
-
-def test_a_run_from_python(server_url: str, docker_ready: str, tmp_path: Path) -> None:
-    told: list[int] = []
-    run = ht.train(small(server_url, tmp_path), after_step=lambda step, row: told.append(step))
-    assert told == [1] and len(read_lines(run.path / "metrics.jsonl")) == 1
 
 
 def test_the_loop(

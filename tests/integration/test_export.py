@@ -184,10 +184,9 @@ def test_vllm_loads_the_folder_and_answers_as_the_sampler_does(trained: Trained,
 
 
 def test_an_exported_run_starts_another_with_the_same_log_probabilities(
-    server_url: str, tiny_model_dir: Path, tmp_path: Path
+    server_url: str, source: Path, tmp_path: Path
 ) -> None:
     """First-step log-probabilities; the folder's card has data, settings and the model."""
-    source = asyncio.run(served_run(arguments(server_url, tmp_path, "source", "max_steps=1")))
     folder = tmp_path / "adapter"
     backend = ["backend=skyrl-tx", f"skyrl_tx_url={server_url}"]
     assert main(["export", *backend, f"checkpoint={source}@1", f"to={folder}"]) == 0
@@ -195,7 +194,7 @@ def test_an_exported_run_starts_another_with_the_same_log_probabilities(
     card = (folder / "README.md").read_text()
     assert f"base_model: {MODEL}" in card and '"learning_rate": 0.003' in card and server_url not in card
     run = asyncio.run(served_run(arguments(server_url, tmp_path, "next", "max_steps=1", f"init_from={folder}")))
-    saved = {name: read_lines(tmp_path / name / "checkpoints.jsonl") for name in ("source", "next")}
+    saved = {one.name: read_lines(one / "checkpoints.jsonl") for one in (source, run)}
     trained, started = (
         asyncio.run(weights(server_url, saved[name][at]["path"])) for name, at in (("source", 1), ("next", 0))
     )

@@ -19,6 +19,7 @@ from harbortrainer.tasks.folders import folder_of
 from harbortrainer.tasks.task import Task
 from tests.support.docker_parts import a_run
 from tests.support.fakes import Request, chat_template
+from tests.support.tiers import first
 from tests.support.trial_parts import SOLVE, TEST_SH, local_host, make_task
 
 RUN_ID = a_run("faults")
@@ -88,14 +89,15 @@ def lost(ledger: Path) -> list[dict[str, Any]]:
     return [r for r in read_lines(ledger, checked=True) if r["event"] == "ended" and r["fate"] != "graded"]
 
 
+@pytest.mark.parametrize("broken", first(1, [BROKEN[:1], BROKEN[1:]]), ids=["crash", "hang"])
 @pytest.mark.usefixtures("docker_ready")
-async def test_every_fault_is_named_and_replaced_and_the_group_is_whole(tmp_path: Path) -> None:
+async def test_every_fault_is_named_and_replaced_and_the_group_is_whole(tmp_path: Path, broken: list[Any]) -> None:
     task = make_task(tmp_path, test=VERIFIER)
     toml = (folder_of(task) / "task.toml").read_text()
     (folder_of(task) / "task.toml").write_text(
         toml.replace("[verifier]\ntimeout_sec = 300.0", "[verifier]\ntimeout_sec = 12.0")
     )
-    left = [*(cause for cause, _, _ in FAULTS), *BROKEN]
+    left = [*(cause for cause, _, _ in FAULTS), *broken]
 
     def policy(request: Request) -> str:
         if left and by_turn(request) == SOLVE[0]:
@@ -104,7 +106,7 @@ async def test_every_fault_is_named_and_replaced_and_the_group_is_whole(tmp_path
         return by_turn(request)
 
     group = await run_group(tmp_path, task, policy, Ledger(tmp_path / "ledger.jsonl"), len(left))
-    assert group.rewards_G == (1.0,) * len(FAULTS) + (0.0,) * len(BROKEN) and not group.lost
+    assert group.rewards_G == (1.0,) * len(FAULTS) + (0.0,) * len(broken) and not group.lost
     records = lost(tmp_path / "ledger.jsonl")
     assert all(
         record["reward"] is None and record["fate"].startswith("replaced by s000000-p00-g0") for record in records
@@ -142,6 +144,7 @@ class Mended(Ledger):
             self._mend()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("docker_ready")
 async def test_a_build_that_fails_once_costs_no_member(tmp_path: Path) -> None:
     task = make_task(tmp_path)

@@ -77,6 +77,7 @@ async def test_each_kind_of_broken_image_is_named_with_the_builders_words(tmp_pa
         remove([good])
 
 
+@pytest.mark.nightly
 async def test_processes_that_need_the_same_images_build_each_once_and_a_killed_one_costs_no_built_image(
     tmp_path: Path,
 ) -> None:

@@ -11,6 +11,7 @@ from harbortrainer.docker.images.image import task_reference
 from harbortrainer.docker.images.layers import layers
 from tests.support.plain_container import both_ways, product_trial
 from tests.support.task_folder import write_task
+from tests.support.tiers import first
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 DOCKERFILE = """FROM harbortrainer/tools:bookworm
@@ -39,7 +40,7 @@ def make_task(folder: Path, *, solved: bool) -> Path:
     return task
 
 
-@pytest.mark.parametrize("solved", [True, False])
+@pytest.mark.parametrize("solved", first(1, [True, False]))
 async def test_work_in_a_volume_is_graded(tmp_path: Path, solved: bool) -> None:
     trial = await product_trial(make_task(tmp_path, solved=solved), WORK + UNASKED)
     assert trial.reward == 1, trial.fault
@@ -49,7 +50,7 @@ async def test_work_in_a_volume_is_graded(tmp_path: Path, solved: bool) -> None:
     assert ids[0] != ids[1] and layers(ids[0]) == layers(ids[1]), "it takes no room of its own"
 
 
-@pytest.mark.parametrize("solved", [True, False])
+@pytest.mark.parametrize("solved", first(1, [True, False]))
 async def test_a_cause_in_a_volume_earns_nothing(tmp_path: Path, solved: bool) -> None:
     plain, trial = await both_ways(make_task(tmp_path, solved=solved), HIDDEN)
     assert (plain, trial.reward) == (1, 0)

@@ -88,6 +88,7 @@ async def test_what_others_have_stays(tmp_path: Path) -> None:
     engine().remove_image("somebody/else:v1")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are shared where this process may restore their files")
 async def test_the_network_that_later_trials_use_keeps_no_image(tmp_path: Path) -> None:
@@ -103,6 +104,7 @@ async def test_the_network_that_later_trials_use_keeps_no_image(tmp_path: Path) 
     assert window.make_room(new, 1, [], tasks)[1] == {*tasks[1:]} and not engine().containers(all=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("daemon")
 async def test_a_name_that_a_killed_push_has_left_keeps_no_image(tmp_path: Path) -> None:
     (task,) = sized(tmp_path, 1)

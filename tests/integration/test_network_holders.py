@@ -15,6 +15,7 @@ from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.daemon import engine
 from harbortrainer.docker.keeping.cleaning import drain
 from tests.support.docker_parts import a_run, environment_of, remove_run, write_task
+from tests.support.tiers import first
 
 pytestmark = [
     pytest.mark.usefixtures("docker_ready"),
@@ -117,7 +118,7 @@ async def test_a_holder_that_somebody_removed_or_stopped_costs_no_trial(tmp_path
             assert await said(environment, "echo up") == "up\n"
 
 
-@pytest.mark.parametrize("options", [{"own_network": True}, {"cap_add": ["NET_ADMIN"]}], ids=["asked-for", "rights"])
+@pytest.mark.parametrize("options", first(1, [{"own_network": True}, {"cap_add": ["NET_ADMIN"]}]))
 async def test_a_namespace_of_its_own(tmp_path: Path, run_id: str, options: dict[str, Any]) -> None:
     for _ in range(3):
         assert not (await mode_of_a_trial(tmp_path, run_id, **options)).startswith("container:")

@@ -16,6 +16,7 @@ from harbortrainer.learning.datums import TrainingSequence
 from harbortrainer.learning.observations import as_targets, weighed
 from tests.support.engine_parts import TOKENS, adapters
 from tests.support.exact_policy import exact_logprobs
+from tests.support.tiers import first
 
 COEFFICIENT = 0.5  # of the same size as the policy loss, so that neither hides in the other
 AS_IT_IS = tinker.AdamParams(learning_rate=1e9, beta1=0.9, beta2=0.95, eps=1e9)  # B becomes minus its gradient
@@ -65,7 +66,7 @@ def slope(model: Path, folder: Path, parts: dict[str, tuple[np.ndarray, np.ndarr
     return (losses[0] - losses[1]) / (2 * h)
 
 
-@pytest.mark.parametrize("own_ratio", [True, False])
+@pytest.mark.parametrize("own_ratio", first(1, [True, False]))
 async def test_the_combined_gradient_is_that_of_the_model_in_float64(
     server_url: str, tiny_model_dir: Path, tmp_path: Path, own_ratio: bool
 ) -> None:

@@ -16,6 +16,7 @@ from tests.support.command_runs import called, command, containers, run, start, 
 K, STEPS = 2, 3
 
 
+@pytest.mark.nightly
 def test_killed_while_trials_run_beside_an_update_it_goes_on(
     server_url: str, docker_ready: str, tmp_path: Path
 ) -> None:

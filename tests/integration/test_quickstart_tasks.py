@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.scoring import engine, images_of, scores
-from tests.support.tiers import thirds
+from tests.support.tiers import few
 
 TASKS = Path("datasets/quickstart")
 NAMES = sorted(path.parent.name for path in TASKS.glob("*/task.toml"))
 
 
-@pytest.mark.parametrize("names", thirds(NAMES))
+@pytest.mark.parametrize("names", few(NAMES, 8))
 def test_nothing_scores_0_and_every_oracle_scores_1(docker_ready: str, names: list[str]) -> None:
     tasks = [TASKS / name for name in names]
     assert len(NAMES) == 48

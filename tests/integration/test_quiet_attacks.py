@@ -9,7 +9,7 @@ import pytest
 from tests.support import system_attacks
 from tests.support.plain_container import product_trial, product_trials, what_earns, what_is_no_attack
 from tests.support.quiet_attacks import EARNS, HONEST, QUIET, SITE, Quiet, quiet_task, serving
-from tests.support.tiers import thirds
+from tests.support.tiers import few
 from tests.support.verified_task import attacked_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -19,7 +19,7 @@ def attacks(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, str]]:
     return {name: (quiet_task(folder / name), serving(QUIET[name])) for name in names}
 
 
-@pytest.mark.parametrize("names", thirds(QUIET))
+@pytest.mark.parametrize("names", few(QUIET))
 async def test_an_asked_service_earns_nothing_by_what_no_file_shows(tmp_path: Path, names: list[str]) -> None:
     assert await what_earns(attacks(tmp_path, names)) == {}
 
@@ -42,6 +42,7 @@ def early(folder: Path, more: str = "") -> dict[str, tuple[Path, str]]:
     }
 
 
+@pytest.mark.nightly
 async def test_what_a_process_put_there_before_verification_earns_nothing(tmp_path: Path) -> None:
     assert not any(trial.reward for trial in await product_trials(early(tmp_path).values()))
 
@@ -86,6 +87,7 @@ def left(folder: Path) -> dict[str, tuple[Path, str]]:
     return {name: (left_task(folder / name, solve, test), script) for name, (script, solve, test) in LEFT.items()}
 
 
+@pytest.mark.nightly
 async def test_what_looks_like_work_earns_nothing_and_work_its_reward(tmp_path: Path) -> None:
     made = left(tmp_path)
     assert await what_earns(made) == {}

@@ -33,12 +33,6 @@ def checkpoint(run: Path, step: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def source(server_url: str, tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one step."""
-    return served(arguments(server_url, tmp_path_factory.mktemp("runs"), "source", "max_steps=1"))
-
-
-@pytest.fixture(scope="module")
 def unbroken(server_url: str, source: Path) -> Path:
     """A run of one step from there."""
     return served(arguments(server_url, source.parent, "unbroken", "max_steps=1", f"init_from={source}"))
@@ -55,6 +49,7 @@ def test_a_run_starts_with_the_weights_of_another(server_url: str, source: Path,
     assert main(["replay", str(unbroken)]) == 0, "not the datums that were sent"
 
 
+@pytest.mark.nightly
 def test_killed_after_init_and_resumed_it_ends_with_the_same_weights(server_url: str, source: Path, unbroken: Path):
     words = ("max_steps=1", f"init_from={source}")
     command = [
@@ -91,6 +86,7 @@ def samplers(url: str) -> list[Path]:
     return [*checkpoints_base(url).rglob("reference*")]
 
 
+@pytest.mark.nightly
 def test_a_penalty_against_the_start_begins_at_0_and_follows_the_policy(server_url: str, source: Path):
     settings = ("max_steps=2", f"init_from={source}", "learning_rate=1e-2")
     penalty = ("kl_penalty_coef=0.01", "kl_reference=start")

@@ -1,12 +1,10 @@
-"""Tool calls through `serve` with the clients of OpenAI and Anthropic, unmodified, and a scripted policy."""
+"""Tool calls through `serve` with OpenAI's own client and a scripted policy; other clients: test_api_clients.py."""
 
 import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-
-import pytest
 
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.serve.arguments import ServeArgs
@@ -15,7 +13,7 @@ from tests.support.fakes import ScriptedClient
 from tests.support.families import QWEN_TOOLS, chat_of
 from tests.support.later import Later
 
-anthropic, openai = Later("anthropic"), Later("openai")
+openai = Later("openai")
 
 KEY = "a-key-of-this-test"
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 40}}\n</tool_call>'
@@ -42,16 +40,11 @@ def grows(client: ScriptedClient) -> bool:
     return len(prompts) == 2 and prompts[1][: len(prompts[0])] == prompts[0]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_chat_completions(stream: bool) -> None:
+async def test_calls_are_read_and_the_ids_before_them_are_kept() -> None:
     tools: Any = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": SCHEMA}}]
     messages: list[Any] = [{"role": "user", "content": ASK}]
     async with served() as (url, client), openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as api:
-        if stream:
-            async with api.chat.completions.stream(model="policy", messages=messages, tools=tools) as events:
-                choice = (await events.get_final_completion()).choices[0]
-        else:
-            choice = (await api.chat.completions.create(model="policy", messages=messages, tools=tools)).choices[0]
+        choice = (await api.chat.completions.create(model="policy", messages=messages, tools=tools)).choices[0]
         assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
         (call,) = choice.message.tool_calls
         assert call.type == "function" and call.function.name == "add"
@@ -65,45 +58,6 @@ async def test_chat_completions(stream: bool) -> None:
         last = (await api.chat.completions.create(model="policy", messages=messages, tools=tools)).choices[0]
         assert (last.finish_reason, last.message.content, last.message.tool_calls) == ("stop", "It is 42.", None)
         assert grows(client)
-
-
-async def test_responses() -> None:
-    tools: Any = [{"type": "function", "name": "add", "description": "adds", "parameters": SCHEMA, "strict": False}]
-    asked: list[Any] = [{"role": "user", "content": ASK}]
-    async with served() as (url, client), openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as api:
-        first = await api.responses.create(model="policy", input=asked, tools=tools)
-        (call,) = [item for item in first.output if item.type == "function_call"]
-        assert (call.name, json.loads(call.arguments)) == ("add", {"a": 2, "b": 40})
-        asked += [item.model_dump(exclude_none=True) for item in first.output]
-        asked.append({"type": "function_call_output", "call_id": call.call_id, "output": "42"})
-        assert (await api.responses.create(model="policy", input=asked, tools=tools)).output_text == "It is 42."
-        assert grows(client)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_anthropics_messages(stream: bool) -> None:
-    tools: Any = [{"name": "add", "description": "adds", "input_schema": SCHEMA}]
-    messages: list[Any] = [{"role": "user", "content": ASK}]
-    about: dict[str, Any] = {"model": "policy", "max_tokens": 300, "tools": tools}
-    async with (
-        served() as (url, client),
-        anthropic.AsyncAnthropic(base_url=url.removesuffix("/v1"), api_key=KEY, max_retries=0) as api,
-    ):
-        if stream:
-            async with api.messages.stream(messages=messages, **about) as events:
-                answer = await events.get_final_message()
-        else:
-            answer = await api.messages.create(messages=messages, **about)
-        assert answer.stop_reason == "tool_use"
-        (use,) = [block for block in answer.content if block.type == "tool_use"]
-        assert (use.name, use.input) == ("add", {"a": 2, "b": 40})
-        assert "".join(block.text for block in answer.content if block.type == "text").strip() == "I add them."
-        result = {"type": "tool_result", "tool_use_id": use.id, "content": "42"}
-        said = [block.model_dump(exclude_none=True) for block in answer.content]
-        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": [result]}]
-        last = await api.messages.create(messages=messages, **about)
-        assert last.stop_reason == "end_turn" and last.content[0].type == "text"
-        assert last.content[0].text == "It is 42." and grows(client)
 
 
 async def test_a_call_that_cannot_be_read_is_text() -> None:

@@ -25,6 +25,7 @@ from tests.support.engine_parts import (
 from tests.support.engine_programs import printed
 
 
+@pytest.mark.nightly
 async def test_more_samplers_than_slots_at_once(server_url, tiny_model_dir):
     async with adapters(server_url, tiny_model_dir) as (service, client):
         clients, expected = [], []
@@ -184,15 +185,18 @@ def in_process(server_env) -> list[dict[str, list]]:
     return [json.loads(line.removeprefix("RESULT ")) for line in lines if line.startswith("RESULT ")]
 
 
+@pytest.mark.nightly
 def test_one_bad_request_does_not_fail_its_batch(in_process):
     assert [result["batch"] for result in in_process] == [["first", "bad", "last"], ["bad"]]
 
 
+@pytest.mark.nightly
 def test_sampler_files_hold_the_whole_adapter_of_an_expert_layer(in_process):
     """8 experts, 16 wide, rank 2 of at most 4: stock keeps 2 rows of lora_A and 2 experts of lora_B."""
     assert [result["experts"] for result in in_process] == [[[8, 2, 4], [2, 4, 16]], [[8, 16, 2], [8, 2, 16]]]
 
 
+@pytest.mark.nightly
 def test_the_expert_of_the_larger_logit_is_chosen(in_process):
     """Two neighbours in bfloat16, whose probabilities are equal there."""
     assert [result["chosen"] for result in in_process] == [[0], [1]]
@@ -205,10 +209,12 @@ def test_a_row_is_scaled_by_its_root_mean_square(in_process):
     assert stock > 5 * repaired
 
 
+@pytest.mark.nightly
 def test_padding_of_a_sampling_batch_repeats_a_real_sequence(in_process):
     """An empty prompt hardly ever stops; a copy, seed and all, stops with what it is a copy of."""
     assert [result["padding"] for result in in_process] == [[[1, 2], [3], [], []], [[1, 2], [3], [1, 2], [1, 2]]]
 
 
+@pytest.mark.nightly
 def test_a_sample_that_is_not_finite_is_an_error_of_its_request(in_process):
     assert [result["samples"] for result in in_process] == [[], ["bad"]]

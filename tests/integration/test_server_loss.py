@@ -24,7 +24,8 @@ def wait_for(process: "subprocess.Popen[str]", happened: Any) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("database", ["kept", pytest.param("lost", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("database", ["kept", "lost"])
 def test_a_server_killed_while_sampling_is_gone_on_with(
     server_env: None, docker_ready: str, tmp_path: Path, database: str
 ) -> None:

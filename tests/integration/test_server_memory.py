@@ -9,7 +9,6 @@ import pytest
 from scripts.models import tiny_model
 from tests.support import scaled_positions
 from tests.support.engine_programs import results
-from tests.support.tiers import first
 
 LIMITED = """
 import json, sys
@@ -109,6 +108,7 @@ print("RESULT", json.dumps(found))
 """
 
 
+@pytest.mark.nightly
 def test_a_pass_that_finds_the_memory_full_is_computed_again_and_keeps_less(
     server_env: None, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
@@ -155,17 +155,16 @@ def computed(folder):
 
 print("RESULT", json.dumps({folder.name: computed(folder) for folder in pathlib.Path(sys.argv[1]).iterdir()}))
 """
-KINDS = [*scaled_positions.KINDS]
 
 
-@pytest.mark.parametrize("names", first(1, [KINDS[:1], KINDS[1:]]))
-def test_scaled_positions_are_those_of_transformers(server_env: None, tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.nightly
+def test_scaled_positions_are_those_of_transformers(server_env: None, tmp_path: Path) -> None:
     """Over distances of 60,000 and 100,000 tokens, in float32."""
     known = json.loads(scaled_positions.FILE.read_text())
-    for name in names:
+    for name in scaled_positions.KINDS:
         scaled_positions.write_model(name, tmp_path / name)
     found = results(tmp_path, POSITIONS)
-    assert sorted(found) == sorted(names)
+    assert sorted(found) == sorted(scaled_positions.KINDS)
     for name, of_it in found.items():
         for part in ("trainer", "sampler"):
             assert np.abs(np.array(of_it[part]) - known[name]).max() < 1e-4, (name, part)

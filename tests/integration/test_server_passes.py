@@ -7,7 +7,6 @@ import pytest
 
 from scripts.models import tiny_model
 from tests.support.engine_programs import results
-from tests.support.tiers import first
 
 ENGINE = """
 import json, sys
@@ -83,7 +82,8 @@ print("RESULT", json.dumps(found))
 """
 
 
-@pytest.mark.parametrize(("kind", "size"), first(1, [("qwen3", "tiny"), ("llama", "tiny"), ("qwen3", "tiny-moe")]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kind", "size"), [("qwen3", "tiny"), ("llama", "tiny"), ("qwen3", "tiny-moe")])
 def test_passes_without_routing_and_in_blocks_give_what_skyrl_computes(
     server_env: None, tiny_model_dir: Path, tmp_path: Path, kind: Any, size: str
 ) -> None:

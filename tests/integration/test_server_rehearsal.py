@@ -25,6 +25,7 @@ print("RESULT", json.dumps([first, waves, compiled(), list(engine.models), engin
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server_env")
 def test_what_was_rehearsed_is_not_compiled_again_and_leaves_nothing() -> None:
     first, waves, again, models, busy = results(MODEL, REHEARSAL)

@@ -38,16 +38,16 @@ async def twice_trained(trainer: PolicyTrainer) -> tuple[list[float], list[float
 
 
 async def test_a_request_that_is_sent_again_is_done_once(server_url: str, tiny_model_dir: Path) -> None:
-    """Each fails twice, then its answer is lost: the same weights, step and state as on an undisturbed way."""
+    """Each fails once, then its answer is lost: the same weights, step and state as on an undisturbed way."""
     await (await Outside().connect(config(server_url, tiny_model_dir))).close(done=True)  # measures it, once
     async with policy_through(server_url, tiny_model_dir) as (trainer, proxy):
         expected, norms, steps = await twice_trained(trainer)
         usual = dict(proxy.counts)
-    rules = [Rule(path, "503", times=2) for path in POSTS] + [Rule(path, "cut", nth=2) for path in POSTS]
+    rules = [Rule(path, "503") for path in POSTS] + [Rule(path, "cut", nth=2) for path in POSTS]
     async with policy_through(server_url, tiny_model_dir, *rules) as (trainer, proxy):
         disturbed, disturbed_norms, disturbed_steps = await twice_trained(trainer)
         for post in POSTS:
-            assert proxy.counts[post] >= usual[post] + 3, f"{post} was not sent again"
+            assert proxy.counts[post] >= usual[post] + 2, f"{post} was not sent again"
     assert (steps, disturbed_steps) == (2, 2)
     assert disturbed_norms == pytest.approx(norms, rel=1e-3), "a pass that is done twice has twice the gradient"
     assert disturbed == pytest.approx(expected, abs=1e-3)

@@ -21,7 +21,6 @@ from harbortrainer.training.outside import Outside
 from tests.conftest import ROOT, SMALL_SERVER, free_port, run_script, succeed
 from tests.support.server_parts import Raw
 from tests.support.small_server import GONE_SEC, processes_of, wait_until
-from tests.support.tiers import first
 
 START = "scripts/start_skyrl_tx.sh"
 
@@ -144,9 +143,9 @@ def test_a_class_that_is_not_computed_is_refused_by_its_name(settings: dict[str,
     assert "Qwen3_5MoeForConditionalGeneration: not computed by this server" in done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("size", "words"),
-    first(1, [("3", "num_attention_heads=4 and num_key_value_heads=2"), ("4", "num_key_value_heads=2")]),
+    ("size", "words"), [("3", "num_attention_heads=4 and num_key_value_heads=2"), ("4", "num_key_value_heads=2")]
 )
 def test_heads_that_cannot_be_spread(settings: dict[str, str], size: str, words: str) -> None:
     done = run_script(START, "models/quickstart", size, env=settings | {"JAX_PLATFORMS": "cpu"})
@@ -228,6 +227,7 @@ def in_the_foreground(settings: dict[str, str], model: Path) -> Iterator[str]:
         server.wait(timeout=GONE_SEC)
 
 
+@pytest.mark.nightly
 async def test_in_the_foreground_it_forgets_what_was_requires_a_key_and_stops_on_interrupt(
     settings: dict[str, str], tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.engine_programs import results
 
+pytestmark = pytest.mark.nightly
+
 SEATS = """
 import json, sys
 import repairs

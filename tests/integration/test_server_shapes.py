@@ -113,6 +113,7 @@ def engine(server_env: None, tiny_model_dir: Path) -> dict[str, Any]:
 
 
 # Relative; a ratio is the exponential of a log-probability, whose rounding is bounded below.
+@pytest.mark.nightly
 @pytest.mark.parametrize(("loss", "most"), [("cross_entropy", 1e-6), ("importance_sampling", 5e-5)])
 def test_rows_and_tokens_of_padding_change_neither_losses_nor_gradients(
     engine: dict[str, Any], loss: str, most: float
@@ -123,21 +124,25 @@ def test_rows_and_tokens_of_padding_change_neither_losses_nor_gradients(
     assert gradient < 1e-5, "relative to the largest gradient"
 
 
+@pytest.mark.nightly
 def test_padding_of_prompts_changes_no_sample(engine: dict[str, Any]) -> None:
     assert engine["same tokens"] == [True, True]
     assert engine["sampled"] < 1e-5
 
 
+@pytest.mark.nightly
 def test_after_the_warm_up_no_size_compiles(engine: dict[str, Any]) -> None:
     assert engine["ahead"] >= 4, "a training and a scoring pass, a wave and a scoring wave of 256 tokens"
     assert engine["compiled"] == 0
     assert engine["unasked"] == [], "runs that do not score with the weights in training compile nothing for it"
 
 
+@pytest.mark.nightly
 def test_what_a_probe_samples_has_nothing_compiled_ahead(engine: dict[str, Any]) -> None:
     assert engine["hinted"] == [128, 512]
 
 
+@pytest.mark.nightly
 def test_lengths_are_few(engine: dict[str, Any]) -> None:
     assert engine["lengths"] == [32, 32, 128, 128, 256, 1024, 1536, 2048, 4096, 7168]
 

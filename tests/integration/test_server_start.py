@@ -7,7 +7,6 @@ import pytest
 
 from scripts.models import tiny_model
 from tests.support.engine_programs import results
-from tests.support.tiers import first
 
 START = """
 import json, sys
@@ -34,7 +33,8 @@ print("RESULT", json.dumps([kind == same, other, few, more]))
 """
 
 
-@pytest.mark.parametrize(("kind", "size"), first(1, [("qwen3", "tiny"), ("llama", "tiny"), ("qwen3", "tiny-moe")]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kind", "size"), [("qwen3", "tiny"), ("llama", "tiny"), ("qwen3", "tiny-moe")])
 def test_one_program_makes_the_arrays_that_skyrl_makes(
     server_env: None, tiny_model_dir: Path, tmp_path: Path, kind: Any, size: str
 ) -> None:

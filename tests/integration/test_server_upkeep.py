@@ -24,7 +24,7 @@ from tests.support.small_server import GONE_SEC, Server, processes_of, wait_unti
 
 TOKENS = list(range(5, 29))
 UNANSWERED = "status = 'PENDING', result_data = NULL, completed_at = NULL"
-LOOK_SEC = 2  # pause between two looks for clients that have vanished
+LOOK_SEC = 1  # pause between two looks for clients that have vanished
 BRIEF = {"SKYRL_TX_KEEP_SEC": "2", "SKYRL_TX_CONTEXT_LIMIT": "64"}
 
 
@@ -159,16 +159,17 @@ def test_samples_of_a_silent_client_give_way_and_fail_when_it_is_given_up(server
 
 
 TABLES = ("sessions", "sampling_sessions", "models", "futures", "model_notes", "checkpoints", "checkpoint_notes")
+SESSIONS = 10_000
 MOST_GROWTH_MIB = 48.0  # of API and engine together, from the first tenth of the sessions to the last
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(10_000, marks=pytest.mark.nightly)])
-def test_sessions_that_are_opened_and_left_leave_nothing(server: Server, tiny_model_dir: Path, count: int) -> None:
+@pytest.mark.nightly
+def test_sessions_that_are_opened_and_left_leave_nothing(server: Server, tiny_model_dir: Path) -> None:
     """Each with a sampling session, every 20th with a model and a sampler; half say goodbye, half vanish."""
     known = {table: len(query(server, f"SELECT 1 FROM {table}")) for table in TABLES}
     files = files_of(server)
     early = 0.0
-    for number in range(count):
+    for number in range(SESSIONS):
         raw = Raw(server.url, tiny_model_dir, beats=False)
         asked = {"session_id": raw.session_id, "sampling_session_seq_id": 0, "base_model": str(tiny_model_dir)}
         raw.post("create_sampling_session", **asked).raise_for_status()
@@ -178,7 +179,7 @@ def test_sessions_that_are_opened_and_left_leave_nothing(server: Server, tiny_mo
         if number % 2 or number % 40 == 0:
             raw.post(f"sessions/{raw.session_id}/finish", reason={"type": "success"}).raise_for_status()
         raw.http.close()
-        if number == count // 10:
+        if number == SESSIONS // 10:
             early = resident_mib(server)
 
     def left() -> dict[str, int]:
@@ -233,7 +234,7 @@ def left(server: Server, tiny_model_dir: Path) -> Left:
     leave_pending(server, model_id, pending)
     leave_waiting(server, waiting.json()["request_id"])
     query(server, f"UPDATE futures SET {UNANSWERED} WHERE request_id = ?", unasked.json()["request_id"])
-    server.start(SKYRL_TX_KEEP_SEC="900", SESSION_TIMEOUT="15")  # a sample is asked for again in these
+    server.start(SKYRL_TX_KEEP_SEC="900", SESSION_TIMEOUT="12")  # a sample is asked for again in these
     unfinished, asked = f"tinker://{model_id}/weights/unfinished", unasked.json()["request_id"]
     return Left(unfinished, pending, sampler, logprobs, waiting, asked, engine_ended)
 
@@ -294,6 +295,7 @@ def test_a_sample_that_waited_for_vllm_is_the_engines(server: Server, left: Left
     assert Raw(server.url, tiny_model_dir).settle(left.waiting).is_success
 
 
+@pytest.mark.nightly
 def test_a_sample_for_which_nobody_asks_again_is_not_computed(server: Server, left: Left) -> None:
     def ended() -> Any:
         found = query(server, "SELECT status, result_data FROM futures WHERE request_id = ?", left.unasked)

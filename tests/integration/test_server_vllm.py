@@ -193,6 +193,7 @@ async def test_the_cached_contract_knows_the_sampler(server: Server) -> None:
     assert identity.server["sampler"] == {"kind": "vllm", "version": "0.0.fake", "replicas": 1}
 
 
+@pytest.mark.nightly
 def test_samples_in_flight_survive_a_kill_of_the_server(raw: Raw, server: Server, vllm: tuple[FakeVllm, Call]) -> None:
     """The last test: it starts the server again. With the JAX sampler: test_server_upkeep."""
     fake, call = vllm

@@ -26,7 +26,7 @@ from scripts.quickstart.make_tasks import reserved_words
 from scripts.quickstart.words import Words
 from tests.conftest import MODEL, ROOT
 from tests.support.conversations import write_conversations
-from tests.support.served_run import arguments, served_run, weights
+from tests.support.served_run import weights
 
 SETTINGS = ("lora_rank=8", "batch_size=16", "max_steps=4", "save_every=1", "keep_checkpoints=0", "learning_rate=3e-3")
 
@@ -99,6 +99,7 @@ def test_the_loss_is_that_of_the_sdk_on_the_same_tokens(server_url: str, taught:
     assert first["sft/nll"] == pytest.approx(-logprobs.mean(), abs=1e-5)
 
 
+@pytest.mark.nightly
 def test_killed_and_resumed_it_ends_with_the_same_weights(server_url: str, taught: Path, data: Path):
     given = (f"data={data}", "eval_split=0.25", *SETTINGS)
     run = data.parent / "killed"
@@ -120,11 +121,3 @@ def test_killed_and_resumed_it_ends_with_the_same_weights(server_url: str, taugh
         if record["event"] == "trained":
             digests.setdefault(record["step"], set()).add(record["digest"])
     assert all(len(one) == 1 for one in digests.values()), "a step that is made again has the same datums"
-
-
-def test_a_training_run_starts_from_its_weights(server_url: str, taught: Path):
-    run = asyncio.run(served_run(arguments(server_url, taught.parent, "grpo", "max_steps=1", f"init_from={taught}")))
-    started = read_lines(run / "checkpoints.jsonl")[0]
-    same, begun = (asyncio.run(weights(server_url, path)) for path in (last_state(taught), started["path"]))
-    assert started["step"] == 0 and begun == pytest.approx(same, abs=1e-5, rel=1e-5)
-    assert [row["global_step"] for row in read_lines(run / "metrics.jsonl")] == [1]

@@ -13,7 +13,7 @@ from harbortrainer.docker.daemon import engine, pid_of
 from tests.support.docker_parts import watcher
 from tests.support.plain_container import product_trial, product_trials, what_earns, what_is_no_attack
 from tests.support.tampering_attacks import ATTACKS, OWN_WAYS, WAITS, attack, script, tampering_task
-from tests.support.tiers import thirds
+from tests.support.tiers import few
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 
@@ -22,7 +22,7 @@ def attacks(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, str]]:
     return {name: (tampering_task(folder / name), attack(ATTACKS[name])) for name in names}
 
 
-@pytest.mark.parametrize("names", thirds(ATTACKS))
+@pytest.mark.parametrize("names", few(ATTACKS))
 async def test_what_the_work_does_to_verifications_own_files_earns_nothing(tmp_path: Path, names: list[str]) -> None:
     assert await what_earns(attacks(tmp_path, names)) == {}
 
@@ -38,6 +38,7 @@ async def test_verifiers_that_change_their_own_files_pay_honest_work(tmp_path: P
     assert [trial.reward for trial in trials] == [1] * len(cases), trials
 
 
+@pytest.mark.nightly
 async def test_a_reward_whose_writer_was_not_looked_at_is_measured_once_more(tmp_path: Path) -> None:
     """The watcher stands still while a short process writes the reward."""
     (way,) = WAITS

@@ -30,6 +30,7 @@ EARN = {"hack: empty work": Severity.ERROR}
 SOLVE = "echo Hello > hello.txt; echo 'grep -qx Hello hello.txt' > work.sh\n"
 
 
+@pytest.mark.nightly
 async def test_the_attacks_that_earn_are_named_and_bundled_tasks_are_not_accused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,6 +139,7 @@ UNNAMED: dict[str, Any] = {
 }
 
 
+@pytest.mark.nightly
 def test_it_says_why_oracles_fail_and_warns_of_weak_tests_and_of_work_that_only_the_solution_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ async def test_tmux_is_added_to_an_image_once(tmp_path: Path) -> None:
             engine().remove_image(name)
 
 
+@pytest.mark.nightly
 async def test_where_tmux_cannot_be_installed_trials_start_without_it(tmp_path: Path) -> None:
     run, lines = a_run("no-tmux"), list[str]()
     task = write_task(tmp_path / "none", dockerfile=f"{BASE}RUN rm /usr/bin/tmux /usr/bin/apt-get # {tmp_path}\n")

@@ -14,26 +14,16 @@ from harbortrainer.venues.harbor.grading import CAUSES
 from tests.support.docker_parts import a_run, containers
 from tests.support.oracle import rewards_of, run_oracle
 from tests.support.shapes import INSTALLING, SHAPES, write_shape
-from tests.support.task_folder import BASE, write_task
+from tests.support.task_folder import write_task
+from tests.support.tiers import few
 from tests.support.trial_parts import SOLVE, local_host, request
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 RUN = a_run("test-task-shapes")
-# tmux out of the image and into a package source that is part of it
-TMUX_FROM_APT = (
-    BASE
-    + r"""WORKDIR /repo
-RUN mkdir -p p/DEBIAN p/usr/bin && cp /usr/bin/tmux p/usr/bin/ && dpkg --purge tmux \
- && printf 'Package: tmux\nVersion: 99\nArchitecture: all\nMaintainer: x <x@localhost>\nDescription: x\n' \
- > p/DEBIAN/control && dpkg-deb --build p tmux.deb && { cat p/DEBIAN/control; echo Filename: ./tmux.deb; \
- echo Size: $(stat -c %s tmux.deb); echo SHA256: $(sha256sum tmux.deb | cut -d' ' -f1); } > Packages && rm -r p \
- && echo 'deb [trusted=yes] file:/repo ./' > /etc/apt/sources.list
-WORKDIR /app
-"""
-)
 
 
-async def test_the_oracle_earns_the_reward_on_every_shape(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", few(SHAPES, 8))
+async def test_the_oracle_earns_the_reward_on_every_shape(tmp_path: Path, names: list[str]) -> None:
     """Rewards of each shape, in our environment."""
     limit = asyncio.Semaphore(4)
 
@@ -42,20 +32,16 @@ async def test_the_oracle_earns_the_reward_on_every_shape(tmp_path: Path) -> Non
             task = write_shape(name, tmp_path)
             return rewards_of(await run_oracle(task, environment_config("docker", {}, task, RUN)))
 
-    rewards = dict(zip(SHAPES, await asyncio.gather(*map(earned, SHAPES)), strict=True))
-    assert rewards == {name: {"reward": 1} for name in SHAPES} | {"reward-json": {"reward": 1, "style": 0.5}}
+    rewards = dict(zip(names, await asyncio.gather(*map(earned, names)), strict=True))
+    assert rewards == {name: {"reward": 1} | ({"style": 0.5} if name == "reward-json" else {}) for name in names}
     await drain()
     assert containers(RUN) == []
     assert not list((tmp_path / "trials").glob(f"*/{CAUSES}")), "honest work was taken for an attack"
     made = list((tmp_path / "trials").glob("artifacts-*/artifacts/**/file"))
-    assert [path.read_text() for path in made] == ["kept\n"]
+    assert [path.read_text() for path in made] == ["kept\n"] * names.count("artifacts")
 
 
-async def test_tmux_is_installed_where_it_is_missing(tmp_path: Path) -> None:
-    trajectory = await _scripted(write_task(tmp_path / "tmux-from-apt", dockerfile=TMUX_FROM_APT))
-    assert (trajectory.outcome, trajectory.reward) == (Outcome.COMPLETED, 1.0)
-
-
+@pytest.mark.nightly
 async def test_tmux_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     trajectory = await _scripted(write_shape("no-tmux", tmp_path))
     assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRASTRUCTURE_ERROR, None)

@@ -115,6 +115,7 @@ async def test_what_has_not_ended_takes_its_whole_duration(environment: DockerEn
     await asyncio.gather(*(check(name, keys) for name, keys in UNENDING.items()))
 
 
+@pytest.mark.nightly
 async def test_nested_shells_ask_too(environment: DockerEngineEnvironment) -> None:
     async def check(start: str, prompt: str) -> None:
         terminal = await terminal_in(environment)
@@ -183,6 +184,7 @@ async def test_the_policy_is_shown_what_harbor_shows(environment: DockerEngineEn
         assert shown == await harbors.get_incremental_output(), case
 
 
+@pytest.mark.nightly
 async def test_a_flood_is_bounded_and_does_not_slow_the_turns(environment: DockerEngineEnvironment) -> None:
     terminal = await terminal_in(environment)
     await turn(terminal, ("yes\n", 1.0))

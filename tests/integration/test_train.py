@@ -138,14 +138,14 @@ def stored(folder: Path, step: int) -> dict[str, Any]:
 
 
 def test_run_stopped_then_killed_goes_on_each_time(server_url: str, whole_run: Path, tmp_path: Path):
-    """Ctrl-C in the second batch: the weights are saved, and the same command line goes on. kill -9 in the third.
+    """Ctrl-C in the second batch: the weights are saved, and the same command line goes on. kill -9 in what is left.
 
     Finished trials are kept, the same batches follow, nothing leaks.
     """
     folder = tmp_path / "stopped"
     arguments = command(
-        server_url, tmp_path, "run_name=stopped", "max_steps=3", "lr_schedule=linear", "save_every=2",
-        "wandb_project=test",
+        server_url, tmp_path, "run_name=stopped", "max_steps=2", "lr_schedule=linear", "save_every=2",
+        "wandb_project=test", "n_parallel_envs=2",
     )  # fmt: skip
     process = start(arguments)
     until(process, lambda: len(list((folder / "trajectories" / "step_000001").glob("*.npz"))) >= 2)
@@ -155,24 +155,25 @@ def test_run_stopped_then_killed_goes_on_each_time(server_url: str, whole_run: P
     assert f"continue with: python -m src.train resume={folder}" in output and "Traceback" not in output
     assert containers(folder) == []
     assert [record["step"] for record in read_lines(folder / "checkpoints.jsonl")] == [0, 1]
-    finished = {1: stored(folder, 1)}
+    stopped = stored(folder, 1)
 
     process = start(arguments)
-    until(process, lambda: len(list((folder / "trajectories" / "step_000002").glob("*.npz"))) >= 2)
+    until(process, lambda: len(list((folder / "trajectories" / "step_000001").glob("*.npz"))) > len(stopped))
     process.send_signal(signal.SIGKILL)
     output, _ = process.communicate(timeout=1800)
     assert f"continues {folder}" in output
-    finished[2] = stored(folder, 2)
+    before = stored(folder, 1)
+    assert stopped.keys() < before.keys()
 
     done = run([sys.executable, "-m", "src.train", f"resume={folder}"], WANDB_API_KEY="")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["global_step"] for row in read_lines(folder / "metrics.jsonl")] == [0, 1, 2, 3]
-    assert batches(folder) == batches(whole_run)
-    started = [record["trial"] for record in read_lines(folder / "ledger.jsonl") if record["event"] == "started"]
-    for step, before in finished.items():
-        assert all(started.count(name) == 1 for name in before), "no finished trial was run again"
-        after = stored(folder, step)
-        assert {name: after[name]["finished_at"] for name in before} == {n: r["finished_at"] for n, r in before.items()}
+    assert [row["global_step"] for row in read_lines(folder / "metrics.jsonl")] == [0, 1, 2]
+    assert batches(folder) == batches(whole_run)[:2]
+    graded = [record["trial"] for record in read_lines(folder / "ledger.jsonl") if record.get("fate") == "graded"]
+    assert all(graded.count(name) == 1 for name in before), "no finished trial was run again"
+    after = stored(folder, 1)
+    assert {name: after[name]["finished_at"] for name in before} == {n: r["finished_at"] for n, r in before.items()}
+    assert {name: after[name]["finished_at"] for name in stopped} == {n: r["finished_at"] for n, r in stopped.items()}
     assert containers(folder) == []
     whole_in_wandb(folder)
     again = called(arguments)
@@ -184,13 +185,15 @@ def whole_in_wandb(folder: Path) -> None:
     assert len(list(folder.glob("wandb/offline-run-*"))) == 3
     sent = synced(folder).rows
     by_step = {row["global_step"]: row for row in sent}  # wandb merges a row that comes twice
-    assert sorted(by_step) == [0, 1, 2, 3] and len(sent) <= 5, "a kill -9 may send the last row again"
+    assert sorted(by_step) == [0, 1, 2] and len(sent) <= 4, "a kill -9 may send the last row again"
     for logged in read_lines(folder / "metrics.jsonl"):
         row = by_step[logged["global_step"]]
-        assert logged.keys() <= row.keys(), "every metric of every group"
+        assert {name: row[name] for name in logged} == pytest.approx(logged, nan_ok=True), "every metric of every group"
+        assert row["_step"] == row["global_step"], "wandb's own step is the same"
         assert (TRAINING in row) == ("group/count" in row) and (EVALUATION in row) == ("eval/tasks" in row)
 
 
+@pytest.mark.nightly
 def test_a_second_signal_leaves_at_once_and_the_next_run_cleans_up(server_url: str, docker_ready: str, tmp_path: Path):
     """Trials are let end, and would not for ten minutes: their verifiers sleep."""
     for name in ("count-1", "count-2"):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import tinker
 
 from tests.conftest import MODEL
@@ -20,6 +21,7 @@ def test_server_that_does_not_answer(docker_ready: str, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_server_of_older_sdks(docker_ready: str, tmp_path: Path):
     """In a process of its own: the SDK repeats its requests when the run has ended."""
     served = {"/api/v1/get_server_capabilities": {"supported_models": [{"model_name": str(MODEL)}]}}

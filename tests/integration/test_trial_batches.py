@@ -53,6 +53,7 @@ async def test_groups_of_two_tasks_and_the_viewers_files(tmp_path: Path) -> None
     assert (result.n_total_trials, result.stats.n_completed_trials, result.stats.n_errored_trials) == (6, 6, 0)
 
 
+@pytest.mark.nightly
 async def test_a_hanging_sampler_is_retried_once_then_dropped_from_its_group(tmp_path: Path) -> None:
     """One trial hangs on both attempts: the first request, and the eighth, after two trials of three turns each."""
     sampler = PolicySampler(request_timeout_sec=3.0)

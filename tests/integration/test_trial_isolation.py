@@ -24,6 +24,7 @@ from harbortrainer.docker.network.bridge import trial_network
 from tests.support.docker_parts import a_run, containers, environment_of, write_task
 from tests.support.outside import PORT, outside, run, web_server
 from tests.support.shapes import PREBUILT
+from tests.support.tiers import first
 
 pytestmark = [
     pytest.mark.usefixtures("docker_ready"),
@@ -103,7 +104,7 @@ def jumps() -> str:
     return run("iptables", "-t", "mangle", "-S", "INPUT")
 
 
-@pytest.fixture(params=[True, False], ids=["own-namespaces", "used-namespaces"])
+@pytest.fixture(params=first(1, [True, False]), ids=["own-namespaces", "used-namespaces"])
 async def own(request: pytest.FixtureRequest, tmp_path: Path) -> bool:
     """Whether each trial gets a namespace of its own; otherwise two trials have ended, and others use theirs."""
     for i in range(0 if request.param else 2):
@@ -170,7 +171,7 @@ print(*[one.remove() for one in owned_objects() if one.id == sys.argv[1]])
 
 
 @pytest.mark.parametrize(
-    "remover", [("docker", "network", "rm"), (sys.executable, "-c", REMOVE)], ids=["docker", "own"]
+    "remover", [("docker", "network", "rm"), pytest.param((sys.executable, "-c", REMOVE), marks=pytest.mark.nightly)]
 )
 async def test_a_network_made_again_while_another_process_removes_it_is_isolated(
     tmp_path: Path, host_port: int, remover: tuple[str, ...]

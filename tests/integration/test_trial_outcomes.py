@@ -23,7 +23,7 @@ from harbortrainer.venues.harbor.trial import new_trial
 from tests.support.fakes import ScriptedClient
 from tests.support.shapes import COMPOSE, SEPARATE, VERIFIER
 from tests.support.task_folder import write_task
-from tests.support.tiers import first
+from tests.support.tiers import few, first
 from tests.support.trial_parts import SOLVE, TEST_SH, answer, local_host, make_task, request
 
 EXCLUDING = SEPARATE.replace('"/app/hello.txt"', '"/app"\nexclude = ["*.tmp"]')
@@ -115,14 +115,15 @@ CAUSED: dict[str, tuple[list[str], dict[str, Any], Outcome, float]] = {
 }
 
 
-async def test_what_the_policy_causes_is_graded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", few(CAUSED, 5))
+async def test_what_the_policy_causes_is_graded(tmp_path: Path, names: list[str]) -> None:
     async def graded(name: str) -> Trajectory:
         said, fields, *_ = CAUSED[name]
         return await run(tmp_path / name, said, name=name, **fields)
 
-    found = await at_once(graded, CAUSED)
+    found = await at_once(graded, names)
     assert all(one.trainable for one in found.values())
-    expected = {name: tuple(case[2:]) for name, case in CAUSED.items()}
+    expected = {name: tuple(CAUSED[name][2:]) for name in names}
     assert {name: (one.outcome, one.reward) for name, one in found.items()} == expected, details(found)
 
 
@@ -151,13 +152,13 @@ async def test_counts_of_a_poor_policy(tmp_path: Path) -> None:
 async def test_limits_of_the_task_and_of_the_whole_trial_leave_time_to_grade(tmp_path: Path) -> None:
     said = [SOLVE[0], answer("sleep 600\n", wait=600)]
     own, whole, verified = await asyncio.gather(
-        run(tmp_path / "own", said, name="own", task={"agent_timeout": 8.0}),
-        run(tmp_path / "whole", said, name="whole", trial_timeout_sec=24.0),
-        run(tmp_path / "late", SOLVE, name="late", task={"test": f"sleep 9\n{TEST_SH}"}, trial_timeout_sec=8.0),
+        run(tmp_path / "own", said, name="own", task={"agent_timeout": 4.0}),
+        run(tmp_path / "whole", said, name="whole", trial_timeout_sec=12.0),
+        run(tmp_path / "late", SOLVE, name="late", task={"test": f"sleep 5\n{TEST_SH}"}, trial_timeout_sec=4.0),
     )
     assert (own.outcome, own.reward) == (whole.outcome, whole.reward) == (Outcome.AGENT_TIMEOUT, 1.0)
     assert whole.times["total"] < 60
-    assert verified.reward == 1.0 and verified.times["total"] > 8, "verification is not cut off"
+    assert verified.reward == 1.0 and verified.times["total"] > 4, "verification is not cut off"
 
 
 NO_REWARD = {
@@ -172,15 +173,16 @@ NO_REWARD = {
 }
 
 
-async def test_without_a_reward_nobody_scores_zero(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", few(NO_REWARD, 3))
+async def test_without_a_reward_nobody_scores_zero(tmp_path: Path, names: list[str]) -> None:
     async def graded(name: str) -> Trajectory:
         return await run(tmp_path / name, SOLVE, name=name, task={"test": NO_REWARD[name][0]})
 
-    found = await at_once(graded, NO_REWARD)
-    nothing = dict.fromkeys(NO_REWARD, (Outcome.VERIFIER_ERROR, None))
+    found = await at_once(graded, names)
+    nothing = dict.fromkeys(names, (Outcome.VERIFIER_ERROR, None))
     assert {name: (one.outcome, one.reward) for name, one in found.items()} == nothing, details(found)
-    for name, (_, detail) in NO_REWARD.items():
-        assert detail in found[name].detail and "\n" not in found[name].detail
+    for name in names:
+        assert NO_REWARD[name][1] in found[name].detail and "\n" not in found[name].detail
 
 
 async def test_the_only_number_of_reward_json_is_the_reward(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.support import system_attacks as attacks
 from tests.support import trial_parts
 from tests.support.docker_parts import write_task
 from tests.support.plain_container import both_ways, product_trial, product_trials
+from tests.support.tiers import few
 from tests.support.verified_task import attacked_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -50,16 +51,9 @@ async def defended(folder: Path, names: Sequence[str]) -> None:
     assert {name: wrong for name, wrong in zip(names, found, strict=True) if wrong} == {}
 
 
-BY_DAY = [name for name in attacks.ATTACKS if name not in attacks.NIGHTLY]
-
-
-async def test_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path) -> None:
-    await defended(tmp_path, BY_DAY[::3])
-
-
-@pytest.mark.nightly
-async def test_more_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path) -> None:
-    await defended(tmp_path, [name for name in attacks.ATTACKS if name not in BY_DAY[::3]])
+@pytest.mark.parametrize("names", few(attacks.ATTACKS, 6))
+async def test_attacks_on_what_a_verifier_runs_earn_nothing(tmp_path: Path, names: list[str]) -> None:
+    await defended(tmp_path, names)
 
 
 async def work(folder: Path, script: str, **task: str) -> QualificationTrial:
@@ -90,6 +84,7 @@ async def test_what_the_solution_installs_too_is_asked_for(tmp_path: Path) -> No
     assert (await work(tmp_path, policy, solve=solve)).reward == 1
 
 
+@pytest.mark.nightly
 async def test_a_reward_that_needs_none_of_the_work_is_no_reward(tmp_path: Path) -> None:
     """A link that verification follows has no open of its own."""
     task = attacked_task(tmp_path / "task", way="awk")
@@ -102,6 +97,7 @@ async def test_a_reward_that_needs_none_of_the_work_is_no_reward(tmp_path: Path)
 GREETS = "printf '#!/bin/sh\\necho hi\\n' > {path}; chmod +x {path}; echo Hello > /app/hello.txt\n"
 
 
+@pytest.mark.nightly
 async def test_a_reward_that_needs_the_work_and_more_is_no_reward_and_no_reward_of_0(tmp_path: Path) -> None:
     """A program of the solution's name, elsewhere, is work."""
     test = """PATH=$PATH:/opt
@@ -149,6 +145,7 @@ async def test_honest_ways_that_no_solution_tells_are_paid(tmp_path: Path) -> No
     assert [trial.reward for trial in trials] == [1, 1], trials
 
 
+@pytest.mark.nightly
 async def test_a_solution_that_takes_longer_than_all_verifications_is_waited_for(tmp_path: Path) -> None:
     """The first trial that depends on something unnamed runs it, within its own verification."""
     greets = GREETS.format(path="/usr/bin/greet")
@@ -203,6 +200,7 @@ async def test_a_service_that_the_task_asks_for_lives_on(tmp_path: Path) -> None
     assert [trial.reward for trial in trials] == [1, 0, 1, 0]
 
 
+@pytest.mark.nightly
 async def test_a_service_that_the_task_asks_for_lives_on_while_unasked_changes_are_undone(tmp_path: Path) -> None:
     """The further verification is in the same container: the service runs nowhere else. Other processes end."""
     hello = "echo Hello > /app/hello.txt\n"
@@ -216,6 +214,7 @@ async def test_a_service_that_the_task_asks_for_lives_on_while_unasked_changes_a
     assert known["without"] == 1 and "process sh" in known["causes"]
 
 
+@pytest.mark.nightly
 async def test_what_a_solutions_service_writes_as_it_starts_is_asked_for(tmp_path: Path) -> None:
     """The solution ends before."""
     starts = f"for i in {{1..400000}}; do :; done; echo x > /opt/state; {SERVES.format(port=8123)}"
@@ -269,6 +268,7 @@ HONEST = {
 GIVEN = "RUN mkdir /app /srv/given && echo 1 > /srv/given/one && printf '2\\n1\\n' > /srv/given/one.txt\n"
 
 
+@pytest.mark.nightly
 async def test_work_that_only_the_tests_tell_from_a_hook_is_paid_without_a_solution(tmp_path: Path) -> None:
     """Verification opens it before anything that the instruction names."""
     cases = []
@@ -284,6 +284,7 @@ async def test_work_that_only_the_tests_tell_from_a_hook_is_paid_without_a_solut
     assert [trial.reward for trial in await product_trials(cases)] == [0, 1] * len(HONEST)
 
 
+@pytest.mark.nightly
 async def test_settings_of_what_runs_the_tests_are_a_cause_although_the_tests_name_them(tmp_path: Path) -> None:
     task = attacked_task(tmp_path / "task", way="module")
     shutil.rmtree(task / "solution")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.plain_container import product_trials, what_earns, what_is_no_attack
-from tests.support.tiers import thirds
+from tests.support.tiers import few
 from tests.support.unseen_attacks import HONEST, SCRATCH, UNSEEN, serving, unseen_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
@@ -17,7 +17,7 @@ def attacks(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, str]]:
     return {name: (unseen_task(folder / name), serving(UNSEEN[name])) for name in names}
 
 
-@pytest.mark.parametrize("names", thirds(UNSEEN))
+@pytest.mark.parametrize("names", few(UNSEEN))
 async def test_what_no_opened_file_shows_earns_nothing(tmp_path: Path, names: list[str]) -> None:
     assert await what_earns(attacks(tmp_path, names)) == {}
 

@@ -9,10 +9,10 @@ import pytest
 from tests.support.plain_container import plain_reward, product_trial, what_earns, what_is_no_attack
 from tests.support.spoken_attacks import HONEST as SPOKEN_HONEST
 from tests.support.spoken_attacks import SPOKEN, spoken_task
+from tests.support.tiers import few
 from tests.support.unsolved_attacks import HONEST, UNSOLVED, unsolved_task
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
-BY_DAY = [*UNSOLVED][:10]  # one of each kind
 
 
 def attacks(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, str]]:
@@ -23,7 +23,7 @@ def spoken(folder: Path) -> dict[str, tuple[Path, str]]:
     return {name: (spoken_task(folder / name), script) for name, script in SPOKEN.items()}
 
 
-@pytest.mark.parametrize("names", [BY_DAY, pytest.param([*UNSOLVED][len(BY_DAY) :], marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("names", few(UNSOLVED))
 async def test_attacks_on_a_task_without_a_solution_earn_nothing(tmp_path: Path, names: list[str]) -> None:
     assert await what_earns(attacks(tmp_path, names)) == {}
 

@@ -53,6 +53,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnDaemon]:
         forget_network()
 
 
+@pytest.mark.nightly
 async def test_only_a_network_that_is_down_takes_the_grade(tmp_path: Path, daemon: OwnDaemon) -> None:
     (tmp_path / "served" / "uv").mkdir(parents=True)
     (tmp_path / "served" / "uv" / "install.sh").write_text(INSTALL)

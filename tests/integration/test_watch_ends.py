@@ -22,6 +22,7 @@ from tests.conftest import ROOT
 from tests.support.another_user import another_user
 from tests.support.docker_parts import a_run, remove_run, started, write_task
 from tests.support.living_attacks import ATTACKS, VERIFIES, living
+from tests.support.tiers import first
 
 pytestmark = pytest.mark.usefixtures("docker_ready")
 TRACEFS = Path("/sys/kernel/tracing")  # where a machine has it, if anywhere
@@ -108,7 +109,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("user", ["root", "another"])
+@pytest.mark.parametrize("user", first(1, ["root", "another"]))
 async def test_a_trainer_of_any_user_watches(environment: DockerEngineEnvironment, run_id: str, user: str) -> None:
     def watched() -> list[object]:
         with trainer(environment, run_id, another_user() if user == "another" else []) as process:
@@ -124,7 +125,7 @@ async def test_a_trainer_of_any_user_watches(environment: DockerEngineEnvironmen
     await asyncio.to_thread(until, lambda: not helpers(run_id))
 
 
-@pytest.mark.parametrize("user", ["root", "another"])
+@pytest.mark.parametrize("user", first(1, ["root", "another"]))
 async def test_no_watcher_and_no_instance_outlives_a_killed_trainer(
     environment: DockerEngineEnvironment, run_id: str, instances: Path, user: str
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_page_is_that_of_the_repository(installed: Installed) -> None:
     assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout.startswith("# Cost")
 
 
+@pytest.mark.nightly
 def test_a_run_from_start_to_report_by_printed_commands(
     installed: Installed, docker_ready: str, server_url: str
 ) -> None:

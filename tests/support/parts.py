@@ -16,7 +16,7 @@ PARTS = {
     "docs": (r"docs/|mkdocs|[A-Z]+\.md", r"tutorials|site"),
     "server": (
         r"server/|scripts/(gpu/|lib/server|\w+_skyrl_tx)",
-        r"(server|vllm|gpu|sampler)_\w+|base_models|exact_scores|fresh_adapter|tensor_parallel|saved_weights",
+        r"(server|vllm|gpu|sampler)_\w+|base_models|exact_scores|tensor_parallel|saved_weights",
     ),
 }
 # concerns each part

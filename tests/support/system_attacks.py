@@ -310,38 +310,6 @@ ATTACKS = {
     "known-random-numbers": Attack("mv /dev/zero /dev/urandom", way="random"),
     "first-process": Attack("python3 /evil/pid1.py", way="wait"),
 }
-# Each has a sibling of its class in the tests of every run.
-NIGHTLY = [
-    "record-of-an-egg-beside-as-dev",
-    "module-where-the-test-imports-from-as-dev",
-    "python-of-an-environment-beside",
-    "tool-where-the-test-adds-to-path-as-dev",
-    "git-monitor-of-the-user",
-    "git-monitor-of-all",
-    "git-settings-included",
-    "git-settings-of-a-work-tree",
-    "git-filter",
-    "git-repository-by-a-link",
-    "git-repository-within",
-    "git-hook-as-dev",
-    "git-folder-of-hooks",
-    "jq-definitions-as-dev",
-    "tmux-settings",
-    "prove-settings",
-    "home-of-an-account",
-    "environment-of-all",
-    "link-for-the-null-device",
-    "known-random-numbers",
-    "curlrc-in-a-new-home",
-    "uv-cache-by-a-link",
-    "python-link",
-    "pth-of-the-user",
-    "standard-package-beside",
-    "plugin-as-dev",
-    "pytest-as-dev",
-    "usercustomize-as-dev",
-    "module-beside-as-dev",
-]
 
 
 PACKAGES = (

@@ -16,7 +16,18 @@ def first(n: int, values: Iterable[Any]) -> list[Any]:
     ]
 
 
-def thirds(names: Iterable[str]) -> list[Any]:
-    """Parameters of a test that takes names: every third one runs each time, the others are nightly, together."""
+def few(names: Iterable[str], most: int = 3) -> list[Any]:
+    """Parameters of a test that takes names: `most` of them run each time, the others are nightly, together."""
+    return first(1, _parted(names, most))
+
+
+def spread(names: Iterable[str], most: int) -> list[Any]:
+    """Parameters of a test that takes a name: `most` of them, from begin to end, run each time."""
+    by_day, others = _parted(names, most)
+    return first(len(by_day), [*by_day, *others])
+
+
+def _parted(names: Iterable[str], most: int) -> tuple[list[str], list[str]]:
     every = list(names)
-    return first(1, [every[::3], [name for number, name in enumerate(every) if number % 3]])
+    by_day = every[:: -(-len(every) // most)]
+    return by_day, [name for name in every if name not in by_day]

@@ -159,6 +159,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.nightly
 def test_a_second_ctrl_c_leaves_the_terminal_usable() -> None:
     status, sent = on_terminal([sys.executable, "-c", LEFT], columns=120, rows=40)
     terminal = Terminal(120, 40)

@@ -11,7 +11,7 @@ from tests.support.measured import write_measured
 from tests.support.recorded_run import recorded_run
 from tests.support.small_settings import BASE, MORE, TASKS, another, copy_tasks, write_prices
 from tests.support.taxonomy import judge_file
-from tests.support.tiers import first
+from tests.support.tiers import first, spread
 
 type Run = Callable[..., Awaitable[list[str]]]
 
@@ -164,7 +164,7 @@ async def test_the_same_settings_do_the_same(besides: tuple[str, ...], base: Run
     assert again == before
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", spread(FIELDS, 20))
 async def test_a_setting_has_an_effect_or_is_refused(name: str, base: Run, run: Run) -> None:
     argument, besides = change(name)
     before, changed = await base(*besides), await run(*besides, argument)

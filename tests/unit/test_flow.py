@@ -131,7 +131,9 @@ def _updates_wait(run: Any, ahead: set[int]) -> None:
     run.policy.update = waiting
 
 
-@pytest.mark.parametrize("settings", [{}, {"environment_type": "daytona"}, {"max_trials": 999}, {"oversample_max": 1}])
+@pytest.mark.parametrize(
+    "settings", first(1, [{}, {"environment_type": "daytona"}, {"max_trials": 999}, {"oversample_max": 1}])
+)
 async def test_on_policy_the_next_environments_start_during_the_update_and_sample_after_it(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:

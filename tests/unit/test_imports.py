@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.support.tau_parts import needs_tau2
 
+pytestmark = pytest.mark.nightly  # processes of their own, of seconds
 WEB = {"litellm", "starlette", "uvicorn", "openai", "anthropic", "harbortrainer.model_api.service"}
 PLANNED = ["backend=skyrl-tx", "skyrl_tx_url=http://127.0.0.1:9", "tasks_dir=datasets/quickstart", "--dry-run"]
 READ_PLAN = """

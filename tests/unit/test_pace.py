@@ -163,7 +163,7 @@ class Simulation:
             self.finished.discard(place)
 
 
-@pytest.mark.parametrize("seed", first(5, range(20)))
+@pytest.mark.parametrize("seed", first(2, range(20)))
 @pytest.mark.parametrize("spares", [(0,), (1, 2, 3, 4)])
 def test_adversarial_timings_kills_and_constant_groups_never_make_a_sample_too_old(
     spares: tuple[int, ...], seed: int

@@ -20,7 +20,7 @@ from harbortrainer.stopping import LIMIT_STATUS, Stop
 from tests.support.conversations import conversation, write_conversations, write_run
 from tests.support.recorded_run import Answer, FakeServer, Recorder, fake_outside
 from tests.support.small_settings import another, write_prices
-from tests.support.tiers import first
+from tests.support.tiers import first, spread
 
 SERVER = ("backend=skyrl-tx", "skyrl_tx_url=http://here:1", "model_name=models/one")
 
@@ -300,7 +300,7 @@ async def events(places: dict[str, str], *arguments: str) -> list[str]:
         shutil.rmtree(at, ignore_errors=True)
 
 
-@pytest.mark.parametrize("name", [name for name in settings(SftConfig) if name not in SEEN_ELSEWHERE])
+@pytest.mark.parametrize("name", spread([name for name in settings(SftConfig) if name not in SEEN_ELSEWHERE], 10))
 async def test_a_setting_has_an_effect_or_is_refused(
     places: dict[str, str], bases: dict[tuple[str, ...], list[str]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

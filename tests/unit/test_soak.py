@@ -34,6 +34,7 @@ class LightMeter(soak.Meter):
         """Leave it: to collect all tests' objects takes a third of a second each time."""
 
 
+@pytest.mark.nightly
 async def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     faults, meter = SureFaults(3), LightMeter()
     arguments = argparse.Namespace(steps=STEPS, most_stale=2, trace=False, kills=True, steps_a_life=3, save_every=2)

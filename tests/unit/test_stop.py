@@ -117,7 +117,11 @@ def test_a_lost_terminal_is_a_first_signal_and_never_a_second(monkeypatch, tmp_p
         assert stop.why == "SIGHUP"
         return stop.status
 
-    assert run_command(command, stop) == SIGNAL_STATUS
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
+    try:
+        assert run_command(command, stop) == SIGNAL_STATUS
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_that_was_ignored_before_stays_ignored(monkeypatch, tmp_path) -> None:

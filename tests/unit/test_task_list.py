@@ -8,6 +8,7 @@ import pytest
 from harbortrainer.cli.main import main
 from tests.support.fake_engine import FakeEngine, use_engine
 from tests.support.task_folder import write_task
+from tests.support.tiers import first
 
 LONG = "a-task-whose-name-is-far-longer-than-a-column-of-a-table-on-a-terminal-of-eighty-columns-would-hold"
 
@@ -81,7 +82,7 @@ def test_brackets_are_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    "toml", ["metadata = 3\n", "[metadata]\ncategory = 2020-01-01\n", "steps = 3\n", "environment = 3\n"]
+    "toml", first(1, ["[metadata]\ncategory = 2020-01-01\n", "metadata = 3\n", "steps = 3\n", "environment = 3\n"])
 )
 def test_a_task_whose_settings_are_of_another_form_is_listed(
     toml: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -61,7 +61,7 @@ def told(run: Run) -> list[str]:
     return said
 
 
-@pytest.mark.parametrize("nth", first(3, (0, 2, 5, 1, 3, 4)))
+@pytest.mark.parametrize("nth", first(1, (2, 0, 5, 1, 3, 4)))
 @pytest.mark.parametrize("phase", ["update", "publish", "save", "begin"])
 async def test_stopped_in_any_phase_it_goes_on_as_if_it_had_not_been(
     whole: Run, tmp_path: Path, phase: str, nth: int

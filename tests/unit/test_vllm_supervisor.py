@@ -26,6 +26,7 @@ from repairs.vllm_status import ReplicaStatus, read_status, trouble
 from sampler import Plan
 from tests.conftest import ROOT
 from tests.support.fake_vllm import KEY, FakeVllm
+from tests.support.tiers import first
 from tests.support.vllm_plan import plan_of
 
 SERVER = """
@@ -228,6 +229,7 @@ async def looked_at(fake: FakeVllm, times: int) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.nightly
 async def test_which_vllm_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Side by side: each takes seconds."""
     monkeypatch.setenv("VLLM_API_KEY", KEY)
@@ -346,7 +348,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("killed", ["server", "supervisor"])
+@pytest.mark.parametrize("killed", first(1, ["server", "supervisor"]))
 async def test_vllm_ends_with_the_server_however_that_was_killed(tmp_path: Path, killed: str) -> None:
     """Its engine, too, which is not told of vLLM's end."""
     program, plan = tmp_path / "server.py", plan_of(tmp_path)
