@@ -10,11 +10,10 @@ import tinker
 
 from harbortrainer.backend.faults import plain, sdk_errors
 from harbortrainer.errors import BackendError
-from harbortrainer.probe.noise import ENOUGH, MARGIN
+from harbortrainer.probe.noise import MARGIN
 from harbortrainer.probe.report import ProbeFindings, Reduction, Verdict
 from harbortrainer.probe.session import (
     CALL_LIMIT_SEC,
-    N_TARGETS,
     ProbeSession,
     TrainStep,
     datum,
@@ -97,8 +96,6 @@ CLEAR = 8.0  # a step must gain this many times the noise
 BLOCK = 4  # steps before the next variant: plain, larger, variant, larger
 NOISY = 0.2  # an error of a place above which noise, not the server, may be why it is unclear
 NORM_ERROR = 0.1  # of a place that reported gradient norms give
-N_STEPS = 6  # at least, for the scale of a call's gradient
-LOW_SCALE, HIGH_SCALE = 0.5, 1.35  # a step of one nat gains less than its slope; a mean of two datums would be at 2
 VERDICTS: dict[Reduction, Verdict] = {"sum": "same", "example_mean": "differs", "unknown": "unusable"}
 
 
@@ -119,7 +116,6 @@ VARIANTS = (
     Variant("two forward_backward calls", 2, (pair(), pair())),
 )
 TWICE = Variant("the same datum twice", 2, ((weighted(), weighted()),), ((weighted(),),))
-DATUMS = "two datums in one call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +135,11 @@ class Place:
 
 async def measure_reduction(session: ProbeSession, findings: ProbeFindings) -> None:
     """Set fact reduction; needs the session's rate and noise. Raises BackendError."""
-    found, norms = await _places(session, VARIANTS)
-    results = [*_by_norms_where_hidden(VARIANTS, found, norms, session.noise)]
-    datums = await _datums(session)
-    if datums is None or datums.meaning == "unknown":
-        places, norms = await _places(session, (TWICE,))
-        datums = _by_norms_where_hidden((TWICE,), places, norms, session.noise)[0]
-    report(findings, [*results, datums], session.noise)
+    results = list[LossResult]()
+    for variants in (VARIANTS, (TWICE,)):
+        found, norms = await _places(session, variants)
+        results += _by_norms_where_hidden(variants, found, norms, session.noise)
+    report(findings, results, session.noise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,29 +216,6 @@ def _by_norms_where_hidden(
         value = f"gradient x{1 + more * place.value:.2f} ± {more * place.error:.2g}{source}"
         results.append(LossResult(variant.what, value, place.meaning))
     return results
-
-
-async def _datums(session: ProbeSession) -> LossResult | None:
-    """The scale of a call's gradient: a small step gains its rate times the squared norm. None without norms."""
-    count = max(N_STEPS, session.repeats)
-    target = min(1.0, max(TARGETS[0], ENOUGH * session.noise / count))
-    if not session.rate_norm2:
-        return None
-    rate = target * session.tuned
-    chain = await session.run([TrainStep(sgd(rate))] * count)
-    norms = [norm for norm in chain.grad_norms if norm]
-    scale = sum(chain.gains) / (rate * sum(norm**2 for norm in norms))
-    return datums_of(scale, MARGIN * session.noise / (rate * sum(norm**2 for norm in norms)))
-
-
-def datums_of(scale: float, error: float) -> LossResult:
-    """`scale`: gain over rate x norm². It is 1 for sums; each datum's mean has targets times the gain for its norm."""
-
-    def close(ends: float) -> bool:
-        return LOW_SCALE * ends < scale - error and scale + error < HIGH_SCALE * ends
-
-    meaning: Reduction = "sum" if close(1.0) else "example_mean" if close(N_TARGETS) else "unknown"
-    return LossResult(DATUMS, f"gain x{scale:.2f} ± {error:.2g} of rate x norm²", meaning)
 
 
 def report(findings: ProbeFindings, results: Sequence[LossResult], noise: float) -> None:

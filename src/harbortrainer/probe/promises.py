@@ -8,7 +8,7 @@ from typing import Any
 
 from harbortrainer.backend.contract import TINKER_DOCUMENTS
 from harbortrainer.probe import sampling
-from harbortrainer.probe.losses import DEFAULTS, GRADIENT, HIGH_SCALE, LOW_SCALE, NORM_ERROR
+from harbortrainer.probe.losses import DEFAULTS, GRADIENT, NORM_ERROR
 from harbortrainer.probe.report import ProbeFindings
 from harbortrainer.probe.session import ProbeSession, TrainStep, adam, pair, sgd, weighted
 
@@ -40,6 +40,7 @@ FACTS = {
 SUMS = "sums over tokens and datums"
 # Calls whose gradients are 4 and 2 times that of a chain's last one where losses are summed
 CALLS = ((4, (pair(4.0),)), (2, ((weighted(), weighted()),)))
+LOW_GAIN, HIGH_GAIN = -0.5, 1.35  # nats of a plain step; a mean of two datums gains 2
 
 
 def promised(server: Mapping[str, Any]) -> bool:
@@ -83,7 +84,7 @@ async def _sums(session: ProbeSession, findings: ProbeFindings, alone: list[floa
     alone += chain.logprobs
     gain = chain.gains[0]
     right = all(abs(ratio / factor - 1) < NORM_ERROR for ratio, (factor, _) in zip(ratios, CALLS, strict=True))
-    right = right and gain != 0 and -LOW_SCALE < gain < HIGH_SCALE
+    right = right and gain != 0 and LOW_GAIN < gain < HIGH_GAIN
     value = f"norms x{ratios[0]:.3g} and x{ratios[1]:.3g}, a step of one nat gains {gain:.3g}"
     findings.row(GRADIENT, SUMS, value, "same" if right else "differs")
     if right:
