@@ -61,13 +61,11 @@ async def test_files_go_in_and_come_back(tmp_path: Path) -> None:
     (source / "sub" / "big").write_bytes(bytes(range(256)) * 4096)
     (source / "link").symlink_to("sub/big")
     async with up(write_task(tmp_path / "files"), RUN) as environment:
-        for target in ("/in/small", "/in/large"):
-            await environment.upload_dir(source_dir=source, target_dir=target)
-            (source / "sub" / "noise").write_bytes(os.urandom(200_000))  # second time: too large to inline
+        await environment.upload_dir(source_dir=source, target_dir="/in/large")
         listed = (
-            await environment.exec("stat -c '%U %a' '/in/small/run ä.sh'; ls /in/large/sub; ls -A /in/large/sub/empty")
+            await environment.exec("stat -c '%U %a' '/in/large/run ä.sh'; ls /in/large/sub; ls -A /in/large/sub/empty")
         ).stdout
-        assert listed == "root 755\nbig\nempty\nnoise\n"
+        assert listed == "root 755\nbig\nempty\n"
         await environment.download_dir(source_dir="/in/large", target_dir=back)
         assert (back / "sub" / "big").read_bytes() == (source / "sub" / "big").read_bytes()
         assert os.readlink(back / "link") == "sub/big" and (back / "run ä.sh").stat().st_mode & 0o111
@@ -95,10 +93,7 @@ async def test_links_out_of_the_folder_do_not_spoil_a_download(tmp_path: Path) -
             assert [path.name for path in target.iterdir()] == ["reward.txt"]
 
 
-async def test_replaced_programs_do_not_hold_up_the_transfer_of_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("harbortrainer.docker.box.files.SHELL_SEC", 1.0)
+async def test_replaced_programs_do_not_hold_up_the_transfer_of_files(tmp_path: Path) -> None:
     async with up(write_task(tmp_path / "replaced"), RUN) as environment:
         replaced = (
             "echo made > /app/made; for p in tar base64; do printf '#!/bin/sh\nsleep 1000' > $(command -v $p); done"

@@ -14,7 +14,7 @@ import pytest
 from harbortrainer.docker.box import first_process
 from harbortrainer.docker.box.archive import LOGS, MAX_DEPTH
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
-from harbortrainer.docker.box.files import Files, fetch
+from harbortrainer.docker.box.files import fetch, upload_dir
 from harbortrainer.docker.box.first_process import end_first
 from harbortrainer.docker.box.root_folder import Unusual, changed_system, copy_in, copy_logs, renew
 from harbortrainer.docker.daemon import call, engine, pid_of
@@ -94,8 +94,7 @@ async def test_both_ways_leave_the_same_files(
     seen = await output(environment, look)
     await output(environment, "rm -r /in")
     monkeypatch.setattr(first_process, "_noted", {})  # tar and the daemon do it
-    files = Files(environment.container, environment._shells)  # pyright: ignore[reportPrivateUsage]
-    await files.upload_dir(source, "/in")
+    await call(upload_dir, environment.container, source, "/in")
     await call(fetch, environment.container, "/in", by_tar)
     assert await output(environment, look) == seen and "./sub/file 604 root root f 256" in seen
     assert listed(direct) == listed(by_tar)

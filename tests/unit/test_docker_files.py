@@ -9,19 +9,25 @@ from typing import Any
 import pytest
 
 from harbortrainer.docker.box.archive import LOGS
-from harbortrainer.docker.box.files import _pack, fetch
+from harbortrainer.docker.box.files import fetch, upload_dir
 from tests.support.archives import packed
 from tests.support.fake_engine import use_engine
 
 
-def test_many_files_are_packed_as_roots(tmp_path: Path) -> None:
+def test_many_files_are_packed_as_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time and memory that double with each file would end neither here nor in a trial with an agent's logs."""
     for number in range(100):
         (tmp_path / f"{number:03}").write_text(str(number))
-    with _pack(tmp_path, "logs/agent") as packed, tarfile.open(fileobj=packed) as tar:
-        members = tar.getmembers()
-        assert [one.name for one in members] == [f"logs/agent/{number:03}" for number in range(100)]
-        assert {(one.uid, one.gid, one.uname, one.gname) for one in members} == {(0, 0, "", "")}
+    put = list[tarfile.TarInfo]()
+
+    def put_archive(_container: str, _path: str, archive: Any) -> None:
+        with tarfile.open(fileobj=archive) as tar:
+            put.extend(tar.getmembers())
+
+    use_engine(monkeypatch, SimpleNamespace(put_archive=put_archive))
+    upload_dir("c", tmp_path, "/logs/agent")
+    assert [one.name for one in put] == [f"logs/agent/{number:03}" for number in range(100)]
+    assert {(one.uid, one.gid, one.uname, one.gname) for one in put} == {(0, 0, "", "")}
 
 
 @pytest.mark.parametrize("size", [LOGS.size - 10, LOGS.size + 1])

@@ -34,7 +34,7 @@ from harbortrainer.docker.box.container import (
     start_container,
     wait_healthy,
 )
-from harbortrainer.docker.box.files import Files
+from harbortrainer.docker.box.files import upload_dir, upload_file
 from harbortrainer.docker.box.shell import Output, Shells
 from harbortrainer.docker.daemon import call, engine
 from harbortrainer.docker.images import image as images
@@ -92,7 +92,6 @@ class DockerEngineEnvironment(CollectedEnvironment):
         self._creation: asyncio.Future[None] | None = None
         self._spec: ContainerSpec | None = None
         self._shells = Shells(self.container)
-        self._files = Files(self.container, self._shells)
         folder = self.environment_dir.parent
         self.task = folder if (folder / "task.toml").is_file() else None
         self.phases = AgentPhases(self.container, self._shells, run_id)
@@ -282,11 +281,11 @@ class DockerEngineEnvironment(CollectedEnvironment):
 
     @boundary
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        await self._files.upload_file(Path(source_path), target_path)
+        await call(upload_file, self.container, Path(source_path), target_path)
 
     @boundary
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        await self._files.upload_dir(Path(source_dir), target_dir)
+        await call(upload_dir, self.container, Path(source_dir), target_dir)
 
     def _container_of(self, service: str | None) -> str:
         if not self.is_main_service(service):
