@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harbortrainer.durable.files import damaged
+from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines, rewrite
 from harbortrainer.errors import UserError
 from harbortrainer.run.directory import RunDirectory
@@ -208,3 +208,17 @@ def check_identity(saved: PolicyIdentity, wanted: PolicyIdentity, given: str, fi
             f"model_name={wanted.model_name}: {given} was trained with another chat template ({saved.renderer}, now "
             f"{wanted.renderer}); put that one and its tool_format back or {fix}"
         )
+
+
+def check_base(run: RunDirectory, given: str, now: str) -> str:
+    """Return the digest of the base weights that the run trains on, "" = not known.
+
+    `now`: what the server reports of its own. Raises UserError when it has others.
+    """
+    before = read_json(run.effective).get("server", {}).get("base_weights", "") if run.effective.exists() else ""
+    if before and now and before != now:
+        raise UserError(
+            f"{given}: was trained on base weights {before}, the server has {now} under the same model name; start the "
+            "server with the files of then"
+        )
+    return before or now
