@@ -142,8 +142,10 @@ class CheckpointLog:
     async def add(
         self, checkpoint: Checkpoint, delete: Callable[[str], Awaitable[None]], undecided: Collection[int] = ()
     ) -> None:
-        """Record a new state, then delete the states that `keep` leaves out. `undecided`: as `prune` has it."""
-        append_line(self._path, asdict(checkpoint))
+        """Record a new state, then delete the states that `keep` leaves out. `undecided`: as `prune` has it.
+
+        The file is written once: on a full disk the state is not recorded, and the run not over.
+        """
         self.records.append(checkpoint)
         await self.prune(delete, undecided)
 
@@ -152,14 +154,18 @@ class CheckpointLog:
         kept = self._keep.choose([record.step for record in self.records], self._scores())
         if self._keep.best:
             kept |= {*undecided}
-        for record in [record for record in self.records if record.step not in kept]:
-            if record in self.records:
-                self.drop(record)
-                await delete(record.path)
+        gone = [record for record in self.records if record.step not in kept]
+        self.records = [record for record in self.records if record.step in kept]
+        self._write()
+        for record in gone:
+            await delete(record.path)
 
     def drop(self, checkpoint: Checkpoint) -> None:
         """Remove a state from the records."""
         self.records.remove(checkpoint)
+        self._write()
+
+    def _write(self) -> None:
         rewrite(self._path, [asdict(record) for record in self.records])
 
     def models(self) -> list[str]:
