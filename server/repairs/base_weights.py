@@ -9,7 +9,7 @@ BLOCK, BLOCKS = 1 << 16, 1024  # bytes read at once, and at how many places of a
 
 @cache
 def base_weights(folder: Path) -> str:
-    """"" where the folder has none."""
+    """Return the digest of all weights in a folder, "" without any."""
     files = sorted(folder.glob("*.safetensors"))
     digest = sha256()
     for path in files:

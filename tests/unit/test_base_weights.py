@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from repairs.base_weights import BLOCK, BLOCKS, base_weights
 
 from harbortrainer.errors import UserError
 from harbortrainer.evaluation.policies import Subject, sampled
+from repairs.base_weights import BLOCK, BLOCKS, base_weights
 
 
 def model(folder: Path, size: int, changed: int = -1) -> Path:

@@ -202,8 +202,8 @@ def check_networks(needs: Sequence[TaskNeeds], findings: Findings) -> None:
 
     if not DockerEnvironment._egress_control_kernel_support():  # it looks once a process
         findings.errors.append(
-            f"{_named(closed)}: network_mode=no-network with docker-compose.yaml: Harbor's probe of nftables, a container "
-            f"of alpine, does not run here; set public in task.toml, or {_leave_out(closed)}"
+            f"{_named(closed)}: network_mode=no-network with docker-compose.yaml: Harbor's probe of nftables, a "
+            f"container of alpine, does not run here; set public in task.toml, or {_leave_out(closed)}"
         )
 
 
