@@ -1,6 +1,7 @@
 import contextlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -220,3 +221,12 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:
         [sys.executable, "-m", "src.train"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
+
+
+def test_a_locale_that_is_not_utf_8_changes_no_file_and_no_name(tmp_path: Path) -> None:
+    """Instructions were read by the locale's code, and the first name beside ASCII was a traceback."""
+    shutil.copytree(ROOT / "datasets/quickstart/create-1", tmp_path / "tasks" / "größe")
+    env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words = [sys.executable, "-m", "src.tasks", "list", str(tmp_path / "tasks")]
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, check=True)
+    assert "größe" in done.stdout.decode() and not done.stderr
