@@ -35,7 +35,7 @@ def test_it_depends_on_every_part_of_the_weights(tmp_path: Path, size: int) -> N
 
 async def test_an_evaluation_of_a_run_that_had_other_base_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "effective.json").write_text(json.dumps({"server": {"base_weights": "aaaa"}}))
-    backend: Any = SimpleNamespace(base_weights="bbbb")
+    backend: Any = SimpleNamespace(about={"base_weights": "bbbb"})
     nothing: Any = None
     with pytest.raises(UserError, match=r"checkpoint=run@3: .*base weights aaaa, the server has bbbb"):
         async with sampled(Subject("run@3", run=str(tmp_path)), backend, nothing):

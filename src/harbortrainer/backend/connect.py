@@ -92,11 +92,6 @@ class Backend:
     api: Api = field(default_factory=Api)
     silences: Silences = field(default_factory=Silences)
 
-    @property
-    def base_weights(self) -> str:
-        """A digest of the base model's weights, "" = not reported."""
-        return str(self.about.get("base_weights") or "")
-
     async def wait[T](self, what: str, work: Awaitable[T], limit_sec: float) -> T:
         """Await an SDK call while the server answers. Raises BackendError; ServerLost if restoring may help."""
         return await watched(self.url, what, work, limit_sec, self.limits.silence_sec)

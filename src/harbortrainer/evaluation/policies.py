@@ -111,7 +111,7 @@ async def sampled(subject: Subject, backend: Backend, config: Config) -> AsyncIt
     directly. Raises UserError, WeightsGone when the server does not have them, BackendError.
     """
     if subject.run is not None:
-        check_base(RunDirectory(Path(subject.run)), f"checkpoint={subject.name}", backend.base_weights)
+        check_base(RunDirectory(Path(subject.run)), f"checkpoint={subject.name}", backend.about)
     if subject.path is None or SAMPLER_WEIGHTS in subject.path:
         base = config.model_name if subject.path is None else None
         work = backend.service.create_sampling_client(model_path=subject.path, base_model=base)

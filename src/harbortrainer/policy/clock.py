@@ -24,7 +24,7 @@ class Alarm:
     @property
     def due(self) -> float | None:
         """By what is lost until now."""
-        return None if self._own is None else self._own + self._lost()
+        return None if self._own is None else self._own + self._counted() + self._stopped
 
     @due.setter
     def due(self, at: float | None) -> None:
@@ -32,11 +32,8 @@ class Alarm:
             self._timer.cancel()
         self._own, self._timer = None, None
         if at is not None:
-            self._own = at - self._lost()
+            self._own = at - self._counted() - self._stopped
             self._wait(at)
-
-    def _lost(self) -> float:
-        return self._counted() + self._stopped
 
     def _wait(self, due: float) -> None:
         loop = asyncio.get_running_loop()

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-import requests
-
 from harbortrainer.commands import command
 from harbortrainer.docker.integrity.allowed import thing_of
 from harbortrainer.qualify.attacks import WORK_ATTACKS
@@ -17,8 +15,7 @@ from harbortrainer.qualify.trials import QualificationTrial
 from harbortrainer.venues.harbor.install import COULD_NOT_INSTALL, code, fetching, scripts
 
 NETWORK = "not checked: network, disk or daemon"  # what may succeed later: no verdict, and not cached
-_SILENT = (requests.ReadTimeout, requests.ConnectTimeout, requests.ConnectionError)
-_DAEMON = tuple(error.__name__ for error in _SILENT)  # begin faults of trials that Docker left unanswered
+_DAEMON = ("ReadTimeout", "ConnectionError", "ConnectTimeout")  # faults of trials that Docker left unanswered
 UNSAMPLED = "not checked: trials"  # of a task that is not in the sample
 HOLLOW = "hollow work"
 STATIC = {"empty work", "imported work"}  # the same in files that the tests' text names

@@ -172,10 +172,7 @@ class Venue(Protocol):
         ...
 
     def load(self, place: str, excluded: Collection[str]) -> list[Task]:
-        """Return its tasks; those in `excluded` may be left out, unread. Raises UserError.
-
-        `domain` may be "", then it is the source's name.
-        """
+        """Return its tasks, `excluded` may be left out; `domain` may be "", then it is the source's. Raises UserError."""
         ...
 
     def identify(self, task: Task) -> Identity:

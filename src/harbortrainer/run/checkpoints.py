@@ -4,6 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines, rewrite
@@ -142,11 +143,8 @@ class CheckpointLog:
     async def add(
         self, checkpoint: Checkpoint, delete: Callable[[str], Awaitable[None]], undecided: Collection[int] = ()
     ) -> None:
-        """Record a new state, then delete the states that `keep` leaves out. `undecided`: as `prune` has it.
-
-        The file is written once: on a full disk the state is not recorded, and the run not over.
-        """
-        self.records.append(checkpoint)
+        """Record a new state, then delete the states that `keep` leaves out. `undecided`: as `prune` has it."""
+        self.records.append(checkpoint)  # written with what goes: a full disk leaves a state out, and no half of this
         await self.prune(delete, undecided)
 
     async def prune(self, delete: Callable[[str], Awaitable[None]], undecided: Collection[int] = ()) -> None:
@@ -216,12 +214,13 @@ def check_identity(saved: PolicyIdentity, wanted: PolicyIdentity, given: str, fi
         )
 
 
-def check_base(run: RunDirectory, given: str, now: str) -> str:
+def check_base(run: RunDirectory, given: str, about: Mapping[str, Any]) -> str:
     """Return the digest of the base weights that the run trains on, "" = not known.
 
-    `now`: what the server reports of its own. Raises UserError when it has others.
+    `about`: the server's report on itself. Raises UserError when it has other base weights.
     """
     before = read_json(run.effective).get("server", {}).get("base_weights", "") if run.effective.exists() else ""
+    now = about.get("base_weights", "")
     if before and now and before != now:
         raise UserError(
             f"{given}: was trained on base weights {before}, the server has {now} under the same model name; start the "

@@ -25,10 +25,7 @@ def wrong_answer(given: str, method: str, answer: object, wanted: str) -> UserEr
 
 @lru_cache(maxsize=4096)
 def identify(task: Task) -> Identity:
-    """Return the identity of a task, by its venue. Its digest stands for its contents: they are read once.
-
-    Raises UserError for a venue that answers with something else.
-    """
+    """Return the identity of a task, by its venue. Its digest stands for its contents: they are read once."""
     found = venue(task.venue).identify(task)
     if not isinstance(found, Identity):
         raise wrong_answer(task.venue, "identify", found, "an Identity")

@@ -140,15 +140,11 @@ class Wiring[C: RunSettings]:
         return history.configs()
 
     def record(self, work: Workspace, trained: PolicyIdentity, more: Mapping[str, Any]) -> dict[str, Any]:
-        """Write effective.json: what the run really trains with, and `more`. Returns it for wandb.
-
-        Raises UserError when the server has other base weights than at the run's start.
-        """
+        """Write effective.json: what the run really trains with, and `more`. Returns it for wandb. Raises UserError."""
         contract = self.server.contract
         server = {"url": self.server.url, "kind": self.server.kind.name, "contract": contract.source}
         server |= {"sampler": contract.sampler} if contract.sampler else {}
-        if base := check_base(work.run, f"resume={work.run.path}", self.server.base_weights):
-            server["base_weights"] = base
+        server["base_weights"] = check_base(work.run, f"resume={work.run.path}", self.server.about)
         adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
         effective = {"server": server, "policy": asdict(trained), "adapter": adapter, **asdict(self.terms), **more}
         write_json(work.run.effective, effective)
@@ -157,7 +153,7 @@ class Wiring[C: RunSettings]:
     async def adapter(self, work: Workspace, start: SavedState | None) -> PolicyTrainer:
         """Create or restore the run's adapter, which is unloaded at the end. Raises UserError, BackendError."""
         if start is not None and start.run is not None:
-            check_base(RunDirectory(Path(start.run)), start.given, self.server.base_weights)
+            check_base(RunDirectory(Path(start.run)), start.given, self.server.about)
         policy = await create_or_restore(self.server, self.config, work.checkpoints, self.display, start)
         self.stack.push_async_callback(policy.close)
         return policy
