@@ -172,7 +172,7 @@ class Venue(Protocol):
         ...
 
     def load(self, place: str, excluded: Collection[str]) -> list[Task]:
-        """Return its tasks, `excluded` may be left out; `domain` may be "", then it is the source's. Raises UserError."""
+        """Return its tasks, at will without `excluded`; `domain` "" becomes the source's name. Raises UserError."""
         ...
 
     def identify(self, task: Task) -> Identity:
