@@ -16,9 +16,10 @@ from typing import Any
 from skyrl.tinker import api
 
 from repairs import code_of, positions
-from repairs.api_limits import context_limit, fitting, model_config
+from repairs.api_limits import context_limit, fitting, model_config, model_folder
 from repairs.api_load import read_load
 from repairs.api_routes import open_endpoint
+from repairs.base_weights import base_weights
 from repairs.sdk_models import ALPHA
 
 INSTANCE = uuid.uuid4().hex  # a new one with every start
@@ -61,6 +62,7 @@ def apply(repairs: list[str], skyrl: str) -> None:
             "code": CODE,
             "instance": INSTANCE,
             "base_model": config.base_model,
+            "base_weights": await asyncio.to_thread(base_weights, model_folder()),
             "max_lora_rank": config.backend_config.get("max_lora_rank", 32),
             "max_lora_adapters": config.backend_config.get("max_lora_adapters", 32),
             "lora_alpha": ALPHA,

@@ -5,6 +5,7 @@ import http.client
 import json
 import math
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,7 @@ def test_the_server_says_what_it_is(raw: Raw, tiny_model_dir: Path) -> None:
     assert (answer["status"], server["name"], server["skyrl"]) == ("ok", "harbortrainer", "0.4.0")
     assert (server["base_model"], server["max_lora_rank"], server["max_lora_adapters"]) == (str(tiny_model_dir), 16, 8)
     assert {"sdk", "names", "loss_sum"} <= set(server["repairs"])
+    assert re.fullmatch("[0-9a-f]{12}", server["base_weights"])
 
 
 @OURS

@@ -69,6 +69,7 @@ class FakeServer:
     """Service, REST, training and sampling client in one. Logprobs are a function of the tokens alone."""
 
     model_id = "model_1"
+    about: Mapping[str, Any] = {}  # its healthz, as far as it reports on itself
 
     def __init__(self, recorder: Recorder) -> None:
         self._note = recorder.note
@@ -261,7 +262,7 @@ class FakeApi(Api):
 
     async def check_health(self, url: str, config: ServerSettings) -> dict[str, Any]:
         self._note("health", url=url)
-        return {}
+        return dict(self._server.about)
 
     async def until_answering(self, url: str, limit_sec: float) -> None: ...
 

@@ -11,6 +11,8 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 
 import pytest
 
+from harbortrainer.docker.daemon import engine
+
 VERSION = b'{"ApiVersion": "1.41", "MinAPIVersion": "1.12"}'
 
 
@@ -68,6 +70,7 @@ def silent_daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentDaemon]:
         monkeypatch.setenv("DOCKER_HOST", f"unix://{folder}/s")
         for name in ("REQUEST_TIMEOUT_SEC", "PING_SEC"):
             monkeypatch.setattr(f"harbortrainer.docker.daemon.{name}", 0.2)
+        monkeypatch.setattr(engine, "__defaults__", (0.2,))
         yield server
         server.ended.set()
         server.shutdown()

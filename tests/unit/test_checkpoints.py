@@ -1,12 +1,14 @@
 """Which states stay on the server, how much room they take there, and what is deleted of earlier models."""
 
+import errno
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import pytest
 
+from harbortrainer.durable.disk import disk_fault
 from harbortrainer.durable.jsonl import append_line, read_lines
-from harbortrainer.errors import UserError
+from harbortrainer.errors import DiskFault, UserError
 from harbortrainer.run.checkpoints import CheckpointLog, Keep, PolicyIdentity
 from harbortrainer.training.outage import delete_orphans
 
@@ -54,6 +56,23 @@ async def test_never_more_states_than_are_kept_and_a_new_one(tmp_path: Path, kee
     assert not keep.last or most <= keep.last + keep.best + 1
     again = CheckpointLog(tmp_path / "checkpoints.jsonl", keep)
     assert again.records == log.records
+
+
+async def test_a_save_that_meets_a_full_disk_is_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last block of a file may take a line where the disk takes no new file: the run counted as complete."""
+
+    async def delete(path: str) -> None:
+        raise AssertionError("it is the only state on record")
+
+    def full(path: Path) -> Never:
+        raise disk_fault(errno.ENOSPC, path)
+
+    log = CheckpointLog(file := tmp_path / "checkpoints.jsonl", Keep(1))
+    await log.add(POLICY.checkpoint(1, "tinker://s:train:0/weights/1"), delete)
+    monkeypatch.setattr("harbortrainer.durable.jsonl.replace_text", lambda path, _: full(path))
+    with pytest.raises(DiskFault):
+        await log.add(POLICY.checkpoint(2, "tinker://s:train:0/weights/2"), delete)
+    assert [one.step for one in CheckpointLog(file, Keep(1)).records] == [1]
 
 
 class Server:

@@ -220,3 +220,11 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:
         [sys.executable, "-m", "src.train"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
+
+
+def test_a_locale_that_is_not_utf_8_changes_no_name_and_no_file(tmp_path: Path) -> None:
+    """Names beside ASCII were tracebacks, and what tasks say was read by the locale's code."""
+    env = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words = [sys.executable, "-m", "src.report", str(tmp_path / "größe")]
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, check=False)
+    assert done.returncode == 2 and f"{tmp_path}/größe: no run directory" in done.stderr.decode()

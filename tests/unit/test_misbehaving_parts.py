@@ -18,10 +18,11 @@ from harbortrainer.learning.batch import assemble
 from harbortrainer.learning.brought import function, with_reward
 from harbortrainer.learning.trajectory import Outcome, Trajectory, group_trajectories
 from harbortrainer.plugins import bring, known, offer, plugin
-from harbortrainer.rollout.venue import TrialRequest
+from harbortrainer.rollout.rollouts import Rollouts
+from harbortrainer.rollout.venue import TrialRequest, checked_venues
 from harbortrainer.tasks.sources import find_sources, load_sources
 from harbortrainer.tasks.task import Task
-from harbortrainer.tasks.venue import venue
+from harbortrainer.tasks.venue import identify, venue
 from tests.support.made_trials import trial
 from tests.support.rollouts_rig import Rig, graded, lost
 
@@ -116,6 +117,25 @@ def test_a_venue_loads_a_list_of_tasks(offered: Callable[[object], str], loaded:
 def test_a_venue_finds_a_path_and_a_version(offered: Callable[[object], str], found: Any) -> None:
     with pytest.raises(UserError, match=r"find\(\) of its venue returned .*; return \(path, version\)"):
         find_sources(offered(Listing([ONE], found)))
+
+
+class Silent(guess.GuessVenue):
+    """Returns nothing from one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        setattr(self, method, lambda *_: None)
+
+
+@pytest.mark.parametrize("method", ["names", "identify", "check", "room"])
+async def test_a_venue_that_returns_nothing_is_named(offered: Callable[[object], str], method: str) -> None:
+    nothing: Any = None
+    config = Config(model_name="m", tasks_dir="t")
+    with pytest.raises(UserError, match=rf"tasks_dir=v.*: {method}\(\) of its venue returned None; return a"):
+        tasks = load_sources(find_sources(offered(Silent(method))))
+        identify(tasks[0])
+        checked_venues(tasks, config, nothing, {})
+        async with Rollouts(config, nothing, nothing, "r").opened(tasks, print):
+            pass
 
 
 def test_what_is_excluded_stays_out_whatever_a_venue_loads(offered: Callable[[object], str]) -> None:

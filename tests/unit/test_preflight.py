@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harbor.environments.docker.docker import DockerEnvironment
 
 from harbortrainer.docker.checks import preflight
 from harbortrainer.docker.checks.preflight import (
@@ -197,6 +198,20 @@ def test_a_variable_that_tasks_take_and_that_is_not_set_is_named(
     monkeypatch.setenv("JUDGE_KEY", "k")
     preflight.check_variables([task_needs(one, {}) for one in both], findings := Findings())
     assert not findings.errors
+
+
+@pytest.mark.parametrize("probe", [0, 1])
+def test_a_compose_task_whose_network_harbor_cannot_take_is_named_before_a_run(
+    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, probe: int
+) -> None:
+    (tmp_path / "docker").write_text(f"#!/bin/sh\nexit {probe}\n")
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    DockerEnvironment._egress_control_kernel_support.cache_clear()
+    closed = task_needs(make_task('[verifier]\nnetwork_mode = "no-network"\n', compose="services: {main: {}}\n"), {})
+    preflight.check_networks([task(), closed], findings := Findings())
+    DockerEnvironment._egress_control_kernel_support.cache_clear()
+    assert len(findings.errors) == probe and (not probe or "network_mode=no-network with docker" in only(findings))
 
 
 def test_a_variable_of_a_compose_file_that_nothing_sets_is_named(

@@ -35,6 +35,24 @@ async def test_a_longer_one_goes_on_from_its_last_state(again: Again, capsys: py
     assert f"{again.folder} is complete" in capsys.readouterr().out
 
 
+def with_base(digest: str) -> type[FakeServer]:
+    return type("WithBase", (FakeServer,), {"about": {"base_weights": digest}})
+
+
+async def test_a_server_with_other_base_weights_under_the_same_name_is_refused(again: Again) -> None:
+    await again.process(server=with_base("aaaa"))
+    for other in (again.folder, again.folder.parent / "second"):
+        start = () if other == again.folder else (f"init_from={again.folder}", "run_name=second")
+        events = await again.process("n_epochs=2", *start, server=with_base("bbbb"))
+        (refused,) = of("refused", events)
+        assert "base weights aaaa, the server has bbbb" in refused["words"] and not of("optim_step", events)
+    assert not other.exists()
+    events = await again.process("n_epochs=2")
+    assert again.steps() == [1, 2, 3, 4], "a server that reports none is believed"
+    (refused,) = of("refused", await again.process("n_epochs=3", server=with_base("bbbb")))
+    assert "base weights aaaa" in refused["words"]
+
+
 def mark_as_earlier_versions_did(run: RunDirectory) -> None:
     """Give every trial a mark in all files, and the run the setting that treats them; nothing else is changed."""
     reason = ["mean reward of the task jumped from 0.00 to 1.00"]

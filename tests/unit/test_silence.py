@@ -1,6 +1,7 @@
 """Which part of a trial's time the server is to blame for, in virtual time."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Coroutine
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harbortrainer.policy.clock import LOOK_SEC, Clock
 from harbortrainer.policy.conversation import Conversation, user
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.policy.silence import Silences
@@ -110,6 +112,29 @@ def test_slow_answers_become_usual() -> None:
         return lost
 
     assert in_virtual_time(run()) == [True] * 8 + [False] * 4
+
+
+@pytest.mark.parametrize(("begin", "silence"), [(10, 0), (45, 0), (80, 0), (40, 60), (40, 30)])
+def test_time_in_which_the_trainer_was_stopped_is_not_the_agents(begin: float, silence: float) -> None:
+    """Not in a command, and once only where the server's silence counts some of it already."""
+
+    async def run() -> float:
+        loop: Any = asyncio.get_running_loop()
+        counted = [0.0]
+
+        async def stop() -> None:
+            await asyncio.sleep(begin)
+            loop._clock.now += 60
+            counted.append(silence)
+
+        stopping = asyncio.create_task(stop())
+        with contextlib.suppress(TimeoutError):
+            async with Clock.of(LIMIT, lambda: sum(counted)):
+                await stopping
+                await asyncio.Event().wait()
+        return loop.time()
+
+    assert in_virtual_time(run()) == pytest.approx(LIMIT + 60, abs=LOOK_SEC)
 
 
 def of(work: Coroutine[Any, Any, Any]) -> Any:

@@ -1,6 +1,7 @@
 """Where a command begins: Ctrl-C ends it without a traceback from the first import on."""
 
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -23,7 +24,10 @@ class _Late(ModuleType):  # importlib's LazyLoader loads at the second `import` 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `harbortrainer.cli.main`. Exit status."""
+    """Run `harbortrainer.cli.main`; in a new process where the locale is not UTF-8, as tasks are. Exit status."""
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     try:
         from harbortrainer.cli.main import main as run
 

@@ -47,12 +47,12 @@ class _Client(docker.APIClient):
             raise requests.ReadTimeout(f"Docker gave no answer to {asked} in time", request=error.request) from error
 
 
-def engine(timeout_sec: int | None = None) -> docker.APIClient:
-    """Return the client for the daemon that DOCKER_HOST names now; None = it waits REQUEST_TIMEOUT_SEC for an answer.
+def engine(timeout_sec: int = REQUEST_TIMEOUT_SEC) -> docker.APIClient:
+    """Return the client for the daemon that DOCKER_HOST names now. Raises docker.errors.DockerException without one.
 
-    Raises docker.errors.DockerException without a daemon.
+    `timeout_sec`: for an answer.
     """
-    return _client(os.environ.get("DOCKER_HOST"), timeout_sec or REQUEST_TIMEOUT_SEC)
+    return _client(os.environ.get("DOCKER_HOST"), timeout_sec)
 
 
 @functools.cache

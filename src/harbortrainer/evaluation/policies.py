@@ -19,8 +19,8 @@ from harbortrainer.errors import UserError, refuse
 from harbortrainer.model_file import model_of, text_of
 from harbortrainer.other_models.remote_policy import address
 from harbortrainer.policy.chat_template import Renderer
-from harbortrainer.run.checkpoints import find_checkpoint
-from harbortrainer.run.directory import open_run_directory
+from harbortrainer.run.checkpoints import check_base, find_checkpoint
+from harbortrainer.run.directory import RunDirectory, open_run_directory
 
 BASE, ORACLE = "base", "oracle"
 SAMPLER_WEIGHTS = "/sampler_weights/"
@@ -110,6 +110,8 @@ async def sampled(subject: Subject, backend: Backend, config: Config) -> AsyncIt
     A training state is restored into a new adapter and published from there; weights saved for sampling are sampled
     directly. Raises UserError, WeightsGone when the server does not have them, BackendError.
     """
+    if subject.run is not None:
+        check_base(RunDirectory(Path(subject.run)), f"checkpoint={subject.name}", backend.about)
     if subject.path is None or SAMPLER_WEIGHTS in subject.path:
         base = config.model_name if subject.path is None else None
         work = backend.service.create_sampling_client(model_path=subject.path, base_model=base)

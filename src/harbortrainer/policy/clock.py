@@ -1,4 +1,4 @@
-"""Limits on a trial's time, which stands still while the server cannot answer."""
+"""Limits on a trial's time, which stands still while the server cannot answer, or this process does not run."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,20 +6,25 @@ from types import TracebackType
 from typing import Self
 
 Lost = Callable[[], float]  # seconds so far that do not count
+LOOK_SEC, LATE_SEC = 2.0, 5.0  # between two looks at the time; later than that, this process was stopped
 
 
 class Alarm:
-    """Rings at `due`, an event loop time, which is later by the seconds that `lost` counts meanwhile; None = never."""
+    """Rings at `due`, an event loop time, which is later by what is lost meanwhile; None = never.
 
-    def __init__(self, ring: Callable[[], object], lost: Lost) -> None:
-        self._ring, self._lost = ring, lost
+    Lost are the seconds that `counted` counts, and beside them those in which this process was stopped.
+    """
+
+    def __init__(self, ring: Callable[[], object], counted: Lost) -> None:
+        self._ring, self._counted = ring, counted
+        self._stopped = 0.0  # seconds so far
         self._own: float | None = None  # due, without anything lost
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def due(self) -> float | None:
         """By what is lost until now."""
-        return None if self._own is None else self._own + self._lost()
+        return None if self._own is None else self._own + self._counted() + self._stopped
 
     @due.setter
     def due(self, at: float | None) -> None:
@@ -27,16 +32,24 @@ class Alarm:
             self._timer.cancel()
         self._own, self._timer = None, None
         if at is not None:
-            self._own = at - self._lost()
-            self._timer = asyncio.get_running_loop().call_at(at, self._look)
+            self._own = at - self._counted() - self._stopped
+            self._wait(at)
 
-    def _look(self) -> None:
+    def _wait(self, due: float) -> None:
         loop = asyncio.get_running_loop()
-        if (due := self.due) is None or due <= loop.time():
+        at = min(due, loop.time() + LOOK_SEC)
+        self._timer = loop.call_at(at, self._look, at, self._counted())
+
+    def _look(self, at: float, counted: float) -> None:
+        """`at`: when it was to look; `counted`: so far, when that was decided."""
+        now = asyncio.get_running_loop().time()
+        if (stopped := now - at - (self._counted() - counted)) > LATE_SEC:
+            self._stopped += stopped
+        if (due := self.due) is None or due <= now:
             self._own, self._timer = None, None
             self._ring()
         else:
-            self._timer = loop.call_at(due, self._look)
+            self._wait(due)
 
 
 class Clock:

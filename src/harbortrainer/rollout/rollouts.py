@@ -34,7 +34,7 @@ from harbortrainer.rollout.quarantine import RETRIES, Quarantine, Retries, lost_
 from harbortrainer.rollout.venue import Room, RunParts, Say, TrialRequest, Venue
 from harbortrainer.stopping import Stop, Stopped, first_error, run_until
 from harbortrainer.tasks.task import Task
-from harbortrainer.tasks.venue import venue
+from harbortrainer.tasks.venue import venue, wrong_answer
 
 log = logging.getLogger("harbortrainer")
 
@@ -293,8 +293,11 @@ class _Rooms(dict[str, Room]):
         self._run, self._venues = run, venues
 
     def __missing__(self, name: str) -> Room:
-        self[name] = (self._venues[name] if name in self._venues else venue(name)).room(self._run)
-        return self[name]
+        made = (self._venues[name] if name in self._venues else venue(name)).room(self._run)
+        if not hasattr(made, "host"):
+            raise wrong_answer(name, "room", made, "a harbortrainer.Room")
+        self[name] = made
+        return made
 
 
 async def _gather[T](work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -24,7 +24,7 @@ from harbortrainer.policy.tools import Tool
 from harbortrainer.rollout.gates import UNOBSERVED, Gates, ObservedTrial, TrialObserver, n_containers
 from harbortrainer.tasks.identity import Identity
 from harbortrainer.tasks.task import Task
-from harbortrainer.tasks.venue import venue
+from harbortrainer.tasks.venue import venue, wrong_answer
 
 STEPS_AHEAD = 4  # whose task images are made before the steps begin
 Say = Callable[[str], None]
@@ -172,7 +172,7 @@ class Venue(Protocol):
         ...
 
     def load(self, place: str, excluded: Collection[str]) -> list[Task]:
-        """Return its tasks without `excluded`; `domain` may be "", then it is the source's name. Raises UserError."""
+        """Return its tasks, at will without `excluded`; `domain` "" becomes the source's name. Raises UserError."""
         ...
 
     def identify(self, task: Task) -> Identity:
@@ -196,7 +196,10 @@ def checked_venues(
     notes, n_trials = list[str](), n_containers(config)
     for name in dict.fromkeys(task.venue for task in tasks):
         one = given[name] if name in given else venue(name)
-        notes += one.check([task for task in tasks if task.venue == name], config, template, n_trials)
+        warnings = one.check([task for task in tasks if task.venue == name], config, template, n_trials)
+        if not isinstance(warnings, list):
+            raise wrong_answer(name, "check", warnings, "a list of warnings, [] for none")
+        notes += warnings
     return notes
 
 

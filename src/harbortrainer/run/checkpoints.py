@@ -4,8 +4,9 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from harbortrainer.durable.files import damaged
+from harbortrainer.durable.files import damaged, read_json
 from harbortrainer.durable.jsonl import append_line, cut_torn_line, read_lines, rewrite
 from harbortrainer.errors import UserError
 from harbortrainer.run.directory import RunDirectory
@@ -143,8 +144,7 @@ class CheckpointLog:
         self, checkpoint: Checkpoint, delete: Callable[[str], Awaitable[None]], undecided: Collection[int] = ()
     ) -> None:
         """Record a new state, then delete the states that `keep` leaves out. `undecided`: as `prune` has it."""
-        append_line(self._path, asdict(checkpoint))
-        self.records.append(checkpoint)
+        self.records.append(checkpoint)  # written with what goes: a full disk leaves a state out, and no half of this
         await self.prune(delete, undecided)
 
     async def prune(self, delete: Callable[[str], Awaitable[None]], undecided: Collection[int] = ()) -> None:
@@ -152,14 +152,18 @@ class CheckpointLog:
         kept = self._keep.choose([record.step for record in self.records], self._scores())
         if self._keep.best:
             kept |= {*undecided}
-        for record in [record for record in self.records if record.step not in kept]:
-            if record in self.records:
-                self.drop(record)
-                await delete(record.path)
+        gone = [record for record in self.records if record.step not in kept]
+        self.records = [record for record in self.records if record.step in kept]
+        self._write()
+        for record in gone:
+            await delete(record.path)
 
     def drop(self, checkpoint: Checkpoint) -> None:
         """Remove a state from the records."""
         self.records.remove(checkpoint)
+        self._write()
+
+    def _write(self) -> None:
         rewrite(self._path, [asdict(record) for record in self.records])
 
     def models(self) -> list[str]:
@@ -208,3 +212,18 @@ def check_identity(saved: PolicyIdentity, wanted: PolicyIdentity, given: str, fi
             f"model_name={wanted.model_name}: {given} was trained with another chat template ({saved.renderer}, now "
             f"{wanted.renderer}); put that one and its tool_format back or {fix}"
         )
+
+
+def check_base(run: RunDirectory, given: str, about: Mapping[str, Any]) -> str:
+    """Return the digest of the base weights that the run trains on, "" = not known.
+
+    `about`: the server's report on itself. Raises UserError when it has other base weights.
+    """
+    before = read_json(run.effective).get("server", {}).get("base_weights", "") if run.effective.exists() else ""
+    now = about.get("base_weights", "")
+    if before and now and before != now:
+        raise UserError(
+            f"{given}: was trained on base weights {before}, the server has {now} under the same model name; start the "
+            "server with the files of then"
+        )
+    return before or now

@@ -14,7 +14,7 @@ from harbortrainer.errors import UserError
 from harbortrainer.plugins import known
 from harbortrainer.tasks.fetch import find_folder
 from harbortrainer.tasks.task import FOLDERS, Task
-from harbortrainer.tasks.venue import venue
+from harbortrainer.tasks.venue import venue, wrong_answer
 
 SOURCES_FILE = "sources.json"  # in a run directory
 MOST_WEIGHT = 1000  # an epoch lists a task as often
@@ -78,6 +78,9 @@ def chosen_names(
     Raises UserError as `load_sources`.
     """
     names = {source: venue(source.venue).names(source.path) for source in sources}
+    for source, listed in names.items():
+        if not isinstance(listed, list):
+            raise wrong_answer(source.given, "names", listed, "a list of names")
     found = [(source.name, name) for source in sources for name in names[source]]
     for field, globs in (("tasks_include", include), ("tasks_exclude", exclude)):
         for glob in globs:
@@ -127,7 +130,7 @@ def _loaded(source: Source, excluded: Collection[str]) -> list[Task]:
     """The tasks of a source but those excluded. Raises UserError for another answer of its venue, or a name twice."""
     tasks = venue(source.venue).load(source.path, excluded)
     if not isinstance(tasks, list) or not all(isinstance(task, Task) for task in tasks):
-        raise UserError(f"tasks_dir={source.given}: load() of its venue returned {tasks!r}; return a list of Task")
+        raise wrong_answer(source.given, "load", tasks, "a list of Task")
     if len({task.name for task in tasks}) < len(tasks):
         raise UserError(f"tasks_dir={source.given}: its venue has two tasks of one name; give each its own")
     return [task for task in tasks if task.name not in excluded]
@@ -139,7 +142,7 @@ def _find(given: str) -> tuple[str, str, str]:
         return *find_folder(given), FOLDERS
     found = venue(name).find(given.removeprefix(f"{name}:"))
     if not isinstance(found, tuple) or [type(one) for one in found] != [str, str]:
-        raise UserError(f"tasks_dir={given}: find() of its venue returned {found!r}; return (path, version)")
+        raise wrong_answer(given, "find", found, "(path, version)")
     return *found, name
 
 

@@ -18,9 +18,16 @@ def venue(name: str) -> Any:
     return found
 
 
+def wrong_answer(given: str, method: str, answer: object, wanted: str) -> UserError:
+    """Return the error for what a method of a venue returned. `given`: the venue, or its source."""
+    return UserError(f"tasks_dir={given}: {method}() of its venue returned {answer!r}; return {wanted}")
+
+
 @lru_cache(maxsize=4096)
 def identify(task: Task) -> Identity:
     """Return the identity of a task, by its venue. Its digest stands for its contents: they are read once."""
-    found: Identity = venue(task.venue).identify(task)
+    found = venue(task.venue).identify(task)
+    if not isinstance(found, Identity):
+        raise wrong_answer(task.venue, "identify", found, "an Identity")
     named = [(SAME_NAME, digest_of((task.family,)))] if task.family else []
     return replace(found, keys=(*found.keys, *named))

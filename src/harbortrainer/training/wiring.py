@@ -4,6 +4,7 @@ import contextlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from harbortrainer.backend.connect import Backend
@@ -21,7 +22,7 @@ from harbortrainer.other_models.users import Users
 from harbortrainer.policy.chat_template import ChatTemplate
 from harbortrainer.policy.sampler import PolicySampler
 from harbortrainer.rollout.rollouts import Rollouts
-from harbortrainer.run.checkpoints import BEST, CheckpointLog, Keep, PolicyIdentity, check_identity
+from harbortrainer.run.checkpoints import BEST, CheckpointLog, Keep, PolicyIdentity, check_base, check_identity
 from harbortrainer.run.config_changes import ConfigHistory, SettingChange, note, to_json
 from harbortrainer.run.conversations import Transcriber
 from harbortrainer.run.directory import RunDirectory, held, open_run_directory, run_ids
@@ -139,10 +140,11 @@ class Wiring[C: RunSettings]:
         return history.configs()
 
     def record(self, work: Workspace, trained: PolicyIdentity, more: Mapping[str, Any]) -> dict[str, Any]:
-        """Write effective.json: what the run really trains with, and `more`. Returns it for wandb."""
+        """Write effective.json: what the run really trains with, and `more`. Returns it for wandb. Raises UserError."""
         contract = self.server.contract
         server = {"url": self.server.url, "kind": self.server.kind.name, "contract": contract.source}
         server |= {"sampler": contract.sampler} if contract.sampler else {}
+        server["base_weights"] = check_base(work.run, f"resume={work.run.path}", self.server.about)
         adapter = {"layers": "attention and MLP", "rank": trained.lora_rank, "alpha": "the server's, 32"}
         effective = {"server": server, "policy": asdict(trained), "adapter": adapter, **asdict(self.terms), **more}
         write_json(work.run.effective, effective)
@@ -150,6 +152,8 @@ class Wiring[C: RunSettings]:
 
     async def adapter(self, work: Workspace, start: SavedState | None) -> PolicyTrainer:
         """Create or restore the run's adapter, which is unloaded at the end. Raises UserError, BackendError."""
+        if start is not None and start.run is not None:
+            check_base(RunDirectory(Path(start.run)), start.given, self.server.about)
         policy = await create_or_restore(self.server, self.config, work.checkpoints, self.display, start)
         self.stack.push_async_callback(policy.close)
         return policy

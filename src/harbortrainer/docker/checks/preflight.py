@@ -85,6 +85,7 @@ def check_docker(
     check_variables(needs, findings)
     check_compose_variables(needs, findings)
     check_tools([task for task in needs if task.compose or _is_to_build(task)], findings)
+    check_networks(needs, findings)
     if findings.errors:
         raise EnvironmentFault("\n".join(findings.errors))
     return findings.warnings
@@ -190,6 +191,20 @@ def check_tools(needs: Sequence[TaskNeeds], findings: Findings) -> None:
         )
     if (built := [task for task in needs if task.buildkit]) and not buildkit_command():
         findings.errors.append(f"{_named(built)}: the Dockerfile uses {built[0].buildkit}: {NO_BUILDKIT}")
+
+
+def check_networks(needs: Sequence[TaskNeeds], findings: Findings) -> None:
+    """Check that Harbor can take the network from what Compose starts, for the tasks that ask for it."""
+    modes = ((task, network_modes(task_config(task.path))) for task in needs if task.compose)
+    if not (closed := [task for task, asked in modes if NetworkMode.NO_NETWORK in asked]):
+        return
+    from harbor.environments.docker.docker import DockerEnvironment  # slow to import
+
+    if not DockerEnvironment._egress_control_kernel_support():  # it looks once a process
+        findings.errors.append(
+            f"{_named(closed)}: network_mode=no-network with docker-compose.yaml: Harbor's probe of nftables, a "
+            f"container of alpine, does not run here; set public in task.toml, or {_leave_out(closed)}"
+        )
 
 
 def check_gpus(needs: Sequence[TaskNeeds], runtimes: Collection[str], findings: Findings) -> None:
