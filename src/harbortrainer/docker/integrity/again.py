@@ -16,7 +16,7 @@ from harbortrainer.docker.box.root_folder import Unusual, drop_attributes
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.integrity.accounts import LISTS, only_adds
 from harbortrainer.docker.integrity.allowed import allowed
-from harbortrainer.docker.integrity.asked import Asked, Footprint
+from harbortrainer.docker.integrity.asked import Asked, Footprint, is_program, sum_of
 from harbortrainer.docker.integrity.cause import PASSED_LINK, Causes, Changed, causes_of
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew
 from harbortrainer.docker.integrity.footprint import solutions
@@ -49,6 +49,7 @@ class Again:
         self.replaced = frozenset[str]()
         self._environment = environment
         self._asked = Asked(None, "")
+        self._known: tuple[object, set[str]] = None, set()  # what writers of a verification wrote
 
     @property
     def is_whole(self) -> bool:
@@ -104,6 +105,11 @@ class Again:
         return {path for path in self._written(seen) if path.startswith(OWN)}
 
     def _written(self, seen: Seen) -> set[str]:
+        if self._known[0] is not seen.writers:
+            self._known = seen.writers, self._written_in(seen)
+        return self._known[1]
+
+    def _written_in(self, seen: Seen) -> set[str]:
         """What programs of the work wrote, and what of the image changed meanwhile, but for files that tests name."""
         found, task = self._environment.phases.found, self._environment.task
         assert found is not None
@@ -146,6 +152,7 @@ class Again:
         asked = self._asked = Asked(footprint, text, self._environment.workdir, user, tests)
         found, mounted = self._environment.phases.found, self._environment.phases.mounted
         assert found is not None
+        asked.altered = _altered(found, seen, asked)
         if records is None:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
         others = tuple(one for one, more in mounted.items() if one != "/etc/hosts" or not asked.gives_names(more))
@@ -237,6 +244,16 @@ class Again:
         emptied = {above for one in undone for above in way(one.path)} - used
         made = (one for one in now.changes if one.folder and one.kind is ChangeKind.ADDED)
         return (one for one in made if one.path in emptied and not self._asked.allows(one.path))
+
+
+def _altered(found: Survey, seen: Seen, asked: Asked) -> set[str]:
+    """Programs that the solution has with other content, and that verification opened before any other work."""
+    opened = seen.opened or {}
+    changed = [one.path for one in found.changes if one.path in opened]
+    work = (opened[path] for path in changed if not is_program(path) and asked.allows(path))
+    first = min(work, default=len(opened))
+    early = (path for path in changed if path in asked.sums and opened[path] < first)
+    return {path for path in early if asked.sums[path] != sum_of(path, found.layer.content(path))}
 
 
 def _accounts(found: Survey, words: Collection[str], told: Collection[str]) -> Iterator[str]:

@@ -231,7 +231,7 @@ class _Judge:
     def _is_work(self, one: FileChange) -> bool:
         """Whether a change that the task does not ask for is work all the same: no program of verification needs it."""
         path = one.path
-        if path in self.changed.shadows:
+        if path in self.changed.shadows or path in self.asked.altered:
             return False
         if path == "/etc/localtime" and self._is_zone(self.changed.targets.get(path)):
             return True
