@@ -69,7 +69,8 @@ class Again:
         now = await call(survey, self._environment.container, before) if looks else None
         if now is not None and len(now.targets.items() - found.targets.items()) < seen.links:
             seen = replace(seen, sockets=(*seen.sockets, PASSED_LINK))
-        start = Footprint() if await asyncio.to_thread(self._has_solution) else None
+        task = self._environment.task
+        start = Footprint() if task is not None and await asyncio.to_thread(solutions, task) else None
         late, written = await call(self._late, seen, now, {one.path for one in undone}, own)
         if not (causes := await call(self._judged, late, written, seen, start, Records())):
             return causes
@@ -132,10 +133,6 @@ class Again:
         """Return what a container has changed since its image."""
         now = await call(survey, place.environment.container, {})
         return frozenset(one.path for one in now.changes)
-
-    def _has_solution(self) -> bool:
-        task = self._environment.task
-        return task is not None and bool(solutions(task))
 
     def _judged(
         self,
@@ -248,7 +245,7 @@ class Again:
 
 def _altered(found: Survey, seen: Seen, asked: Asked) -> set[str]:
     """Programs that the solution has with other content, and that verification opened before any other work."""
-    opened = seen.opened or {}
+    opened = {one.path: -1 for one in found.changes} if seen.opened is None else seen.opened
     changed = [one.path for one in found.changes if one.path in opened]
     work = (opened[path] for path in changed if not is_program(path) and asked.allows(path))
     first = min(work, default=len(opened))

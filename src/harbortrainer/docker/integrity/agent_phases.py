@@ -18,7 +18,6 @@ from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.integrity import processes
 from harbortrainer.docker.integrity.asked import Footprint, is_program, sum_of, without_numbers
 from harbortrainer.docker.integrity.change import is_made_anew
-from harbortrainer.docker.integrity.layer import Layer, OverlayLayer
 from harbortrainer.docker.integrity.living import shown
 from harbortrainer.docker.integrity.restore import Stamps, Survey, restore_folder, stamps, survey
 from harbortrainer.docker.integrity.watch import Process, look
@@ -194,7 +193,9 @@ class AgentPhases:
         ports = frozenset(port for one in left for port in one.ports)
         names = frozenset(one.name for one in left if not one.ports)
         sockets = frozenset(without_numbers(name) for one in left for name in one.sockets if name.startswith("@"))
-        sums = await call(_sums, self.found.layer, filter(is_program, paths))
+        layer = self.found.layer
+        programs = list(filter(is_program, paths)) if layer.image else []  # else the daemon would read one by one
+        sums = await call(lambda: frozenset(f"{path} {sum_of(path, layer.content(path))}" for path in programs))
         return Footprint(frozenset(paths), self.found.made, ports, names, sockets, sums)
 
     async def _left(self) -> tuple[Process, ...]:
@@ -226,12 +227,6 @@ class AgentPhases:
         for user in self._shells.users:
             await self._shells.run(ShellCommand(_END_VERIFIER), user=user)
         self._shells.drop()
-
-
-def _sums(layer: Layer, paths: Iterable[str]) -> frozenset[str]:
-    """Blocking. Without those that only the daemon could read one by one."""
-    own = paths if isinstance(layer, OverlayLayer) else ()
-    return frozenset(f"{path} {sum_of(path, layer.content(path))}" for path in own)
 
 
 def _shown(container: str) -> dict[int, str]:

@@ -290,10 +290,7 @@ class Asked:
 
 
 def sum_of(path: str, content: bytes | None) -> str:
-    """Return a program's digest; without the time of its source, with which a compiled module begins.
-
-    `content`: None = it is large, or no file.
-    """
+    """Return a program's digest; a compiled module's without its head, the time of its source. "" = no content."""
     return hashlib.sha256(content[16:] if path.endswith(".pyc") else content).hexdigest() if content else ""
 
 
