@@ -149,7 +149,8 @@ class Again:
         asked = self._asked = Asked(footprint, text, self._environment.workdir, user, tests)
         found, mounted = self._environment.phases.found, self._environment.phases.mounted
         assert found is not None
-        asked.altered = _altered(found, seen, asked)
+        asked.altered = {link for link, target in found.targets.items() if _shows_tests(target)}
+        asked.altered |= _altered(found, seen, asked)
         if records is None:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
         others = tuple(one for one, more in mounted.items() if one != "/etc/hosts" or not asked.gives_names(more))
@@ -251,6 +252,11 @@ def _altered(found: Survey, seen: Seen, asked: Asked) -> set[str]:
     first = min(work, default=len(opened))
     early = (path for path in changed if path in asked.sums and opened[path] < first)
     return {path for path in early if asked.sums[path] != sum_of(path, found.layer.content(path))}
+
+
+def _shows_tests(target: str) -> bool:
+    """Whether a link leads where verification's own files are, such as those that an answer is compared with."""
+    return any(f"{target}/".startswith(own) or own.startswith(f"{target.rstrip('/')}/") for own in (*OWN, "/proc/"))
 
 
 def _accounts(found: Survey, words: Collection[str], told: Collection[str]) -> Iterator[str]:

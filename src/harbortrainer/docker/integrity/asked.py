@@ -75,8 +75,8 @@ class Asked:
 
     `installs`: it may install packages; `runs`: something may go on running; `signals`: and end others; `deletes`:
     files of the image may go; `zones`: the machine may have one of these; `sums`: of the solution's programs;
-    `altered`: such programs with other content, which are not asked for. Without a solution that is the instruction's
-    alone, and the working directory and folders that it names are the work's `area`.
+    `altered`: such programs with other content, and links to tests, which are not asked for. Without a solution that is
+    the instruction's alone, and the working directory and folders that it names are the work's `area`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Asked:
         self._programs = {PurePosixPath(path).name for path in footprint.paths if _is_command(path)}
         self._tests = tests
         self.sums = dict(one.rsplit(" ", 1) for one in footprint.sums)
-        self.altered: Collection[str] = ()
+        self.altered = set[str]()
         sentences = [] if self.has_solution else _SENTENCE_END.split(instruction)
         self._resolved = [{*_WORD.findall(one)} for one in sentences if _RESOLVES.search(one)]
         self.zones = {_ZONES + zone for one in sentences if _ZONE.match(one) for zone in _ZONE_NAME.findall(one)}
