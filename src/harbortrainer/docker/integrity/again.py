@@ -49,7 +49,7 @@ class Again:
         self.replaced = frozenset[str]()
         self._environment = environment
         self._asked = Asked(None, "")
-        self._known: tuple[object, set[str]] = None, set()  # what writers of a verification wrote
+        self._known: tuple[object, set[str]] = None, set()  # of writers, what they wrote
 
     @property
     def is_whole(self) -> bool:
@@ -149,8 +149,7 @@ class Again:
         asked = self._asked = Asked(footprint, text, self._environment.workdir, user, tests)
         found, mounted = self._environment.phases.found, self._environment.phases.mounted
         assert found is not None
-        asked.altered = {link for link, target in found.targets.items() if _shows_tests(target)}
-        asked.altered |= _altered(found, seen, asked)
+        asked.altered = _altered(found, seen, asked)
         if records is None:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
         others = tuple(one for one, more in mounted.items() if one != "/etc/hosts" or not asked.gives_names(more))
@@ -245,18 +244,16 @@ class Again:
 
 
 def _altered(found: Survey, seen: Seen, asked: Asked) -> set[str]:
-    """Programs that the solution has with other content, and that verification opened before any other work."""
-    opened = {one.path: -1 for one in found.changes} if seen.opened is None else seen.opened
+    """Links to verification's own files; programs of the solution with other content that what runs tests met first."""
+    own = (*OWN, "/proc/")
+    targets = ((link, f"{target.rstrip('/')}/") for link, target in found.targets.items())
+    links = {link for link, to in targets if any(to.startswith(one) or one.startswith(to) for one in own)}
+    opened, readers = seen.opened or {}, Readers(seen, found.targets)
     changed = [one.path for one in found.changes if one.path in opened]
     work = (opened[path] for path in changed if not is_program(path) and asked.allows(path))
     first = min(work, default=len(opened))
-    early = (path for path in changed if path in asked.sums and opened[path] < first)
-    return {path for path in early if asked.sums[path] != sum_of(path, found.layer.content(path))}
-
-
-def _shows_tests(target: str) -> bool:
-    """Whether a link leads where verification's own files are, such as those that an answer is compared with."""
-    return any(f"{target}/".startswith(own) or own.startswith(f"{target.rstrip('/')}/") for own in (*OWN, "/proc/"))
+    early = (path for path in changed if path in asked.sums and opened[path] < first and readers.are_before_tests(path))
+    return links | {path for path in early if asked.sums[path] != sum_of(path, found.layer.content(path))}
 
 
 def _accounts(found: Survey, words: Collection[str], told: Collection[str]) -> Iterator[str]:

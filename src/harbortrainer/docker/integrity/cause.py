@@ -139,6 +139,7 @@ class _Judge:
         tampered = tuple(one for one in self.seen.tampered if one != SIGNAL or not self.asked.signals)
         first = self._first_of(counts)
         is_near = self.asked.is_near(first) or bool(self._subjects(first, ChangeKind.CHANGED))
+        is_near |= first in self.asked.sums and first in self.asked.altered
         return Causes(
             counts,
             tuple(unasked),
