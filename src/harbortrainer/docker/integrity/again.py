@@ -51,12 +51,6 @@ class Again:
         self._asked = Asked(None, "")
         self._known: tuple[object, set[str]] = None, set()  # of writers, what they wrote
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that the container has changed is known."""
-        found = self._environment.phases.found
-        return found is not None and found.whole
-
     async def causes(self, seen: Seen, undone: Collection[FileChange] = (), own: Collection[str] = ()) -> Causes:
         """Get what the reward of the verification that was `seen` may depend on although the task does not ask for it.
 

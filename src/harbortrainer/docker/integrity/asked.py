@@ -250,6 +250,11 @@ class Asked:
         found = _MODULE.fullmatch(path)
         return found is not None and found[1] in self._modules
 
+    def names_module(self, path: str) -> bool:
+        """Return whether the instruction has the name of the Python package, or module, that the file is of."""
+        found = _MODULE.fullmatch(path)
+        return found is not None and re.split("[/.]", found[1])[0] in self.words
+
     def is_twin_program(self, path: str, *, is_link: bool) -> bool:
         """Return whether the solution makes a program of this name; links of a chain to it may lie anywhere."""
         return posixpath.basename(path) in self._programs and (is_link or _is_command(path))

@@ -252,7 +252,8 @@ class _Judge:
         if self._is_settings(one):
             return True
         if path in self.changed.packaged and (self.asked.installs or not self.asked.has_solution):
-            return path in self.changed.about or not self._is_before_work(path)
+            named = self.asked.names_module(path) and not self.readers.are_before_tests(path)
+            return named or path in self.changed.about or not self._is_before_work(path)
         if not self.asked.has_solution:
             return self._is_works_place(one)
         return beside and self._is_read_by_work(path, anywhere=path in self.changed.packaged)

@@ -103,7 +103,7 @@ class GradingVerifier(SafeVerifier):
         if (reward := _reward(first)) <= 0:
             await self._judge_install(again)
             return first
-        if not again.is_whole:
+        if not (environment.phases.found and environment.phases.found.whole):
             environment.verdict.unasked += (f"more than {MOST_CHANGES:,} changes",)
             return first
         causes = await self._causes(again, sight.seen)
