@@ -251,3 +251,9 @@ def test_a_name_that_shall_resolve_to_an_address_may_be_given_it(lines: str, giv
 def test_a_time_zone_is_wanted_where_the_machine_shall_have_it(zone: str, wanted: bool) -> None:
     assert (zone in Asked(None, RESOLVES).zones) is wanted
     assert not Asked(SOLUTION, RESOLVES).zones
+
+
+def test_a_package_is_named_by_its_folder_or_its_module() -> None:
+    asked, site = Asked(None, "Install the package greeting.", "/app"), "/usr/lib/python3/dist-packages"
+    assert asked.names_module(f"{site}/greeting/a/b.py") and asked.names_module(f"{site}/greeting.py")
+    assert not asked.names_module(f"{site}/package_of/greeting.py") and not asked.names_module("/app/greeting.py")

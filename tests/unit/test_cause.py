@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harbortrainer.docker.integrity.asked import Asked, Footprint
+from harbortrainer.docker.integrity.asked import Asked, Footprint, sum_of
 from harbortrainer.docker.integrity.cause import Changed, causes_of
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew
 from harbortrainer.docker.integrity.watch import Process, Seen, WatchProgram
@@ -306,3 +306,21 @@ def test_links_of_one_name_may_lead_to_the_solutions_program(
     targets = {link: target} | ({target: "/usr/bin/python3"} if leads_on else {})
     causes = causes_of(Changed(changes, targets=targets), Seen({}), Asked(Footprint(frozenset({link})), ""))
     assert (target in causes.names) is is_cause
+
+
+def test_the_solutions_program_with_other_content_is_a_cause_but_tells_nothing_of_the_work() -> None:
+    """Another version has other content, too: what the reward is without it decides."""
+    path = "/usr/lib/python3/dist-packages/start.py"
+    asked = Asked(Footprint(frozenset({path, "/app/out"}), sums=frozenset({f"{path} {sum_of(path, b'own')}"})), "")
+    changed = Changed((FileChange(path, ChangeKind.ADDED), WORK), {path, "/app/out"})
+    seen = Seen({path: 0, "/app/out": 1})
+    assert not causes_of(changed, seen, asked).names
+    asked.altered = {path}
+    causes = causes_of(changed, seen, asked)
+    assert causes.names == [path] and not causes.hooked and causes.may_be_work
+
+
+def test_the_time_of_its_source_is_no_content_of_a_compiled_module() -> None:
+    old, new = bytes(16) + b"code", b"\1" * 16 + b"code"
+    assert sum_of("/usr/lib/a.pyc", old) == sum_of("/usr/lib/a.pyc", new) != sum_of("/usr/lib/a.pyc", new + b"!")
+    assert sum_of("/usr/lib/a.so", old) != sum_of("/usr/lib/a.so", new)

@@ -16,7 +16,7 @@ from harbortrainer.docker.box.root_folder import Unusual, drop_attributes
 from harbortrainer.docker.daemon import call
 from harbortrainer.docker.integrity.accounts import LISTS, only_adds
 from harbortrainer.docker.integrity.allowed import allowed
-from harbortrainer.docker.integrity.asked import Asked, Footprint
+from harbortrainer.docker.integrity.asked import Asked, Footprint, is_program, sum_of
 from harbortrainer.docker.integrity.cause import PASSED_LINK, Causes, Changed, causes_of
 from harbortrainer.docker.integrity.change import ChangeKind, FileChange, is_made_anew
 from harbortrainer.docker.integrity.footprint import solutions
@@ -49,12 +49,7 @@ class Again:
         self.replaced = frozenset[str]()
         self._environment = environment
         self._asked = Asked(None, "")
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that the container has changed is known."""
-        found = self._environment.phases.found
-        return found is not None and found.whole
+        self._known: tuple[object, set[str]] = None, set()  # of writers, what they wrote
 
     async def causes(self, seen: Seen, undone: Collection[FileChange] = (), own: Collection[str] = ()) -> Causes:
         """Get what the reward of the verification that was `seen` may depend on although the task does not ask for it.
@@ -68,7 +63,8 @@ class Again:
         now = await call(survey, self._environment.container, before) if looks else None
         if now is not None and len(now.targets.items() - found.targets.items()) < seen.links:
             seen = replace(seen, sockets=(*seen.sockets, PASSED_LINK))
-        start = Footprint() if await asyncio.to_thread(self._has_solution) else None
+        task = self._environment.task
+        start = Footprint() if task is not None and await asyncio.to_thread(solutions, task) else None
         late, written = await call(self._late, seen, now, {one.path for one in undone}, own)
         if not (causes := await call(self._judged, late, written, seen, start, Records())):
             return causes
@@ -104,6 +100,11 @@ class Again:
         return {path for path in self._written(seen) if path.startswith(OWN)}
 
     def _written(self, seen: Seen) -> set[str]:
+        if self._known[0] is not seen.writers:
+            self._known = seen.writers, self._written_in(seen)
+        return self._known[1]
+
+    def _written_in(self, seen: Seen) -> set[str]:
         """What programs of the work wrote, and what of the image changed meanwhile, but for files that tests name."""
         found, task = self._environment.phases.found, self._environment.task
         assert found is not None
@@ -127,10 +128,6 @@ class Again:
         now = await call(survey, place.environment.container, {})
         return frozenset(one.path for one in now.changes)
 
-    def _has_solution(self) -> bool:
-        task = self._environment.task
-        return task is not None and bool(solutions(task))
-
     def _judged(
         self,
         late: Sequence[FileChange],
@@ -146,6 +143,7 @@ class Again:
         asked = self._asked = Asked(footprint, text, self._environment.workdir, user, tests)
         found, mounted = self._environment.phases.found, self._environment.phases.mounted
         assert found is not None
+        asked.altered = _altered(found, seen, asked)
         if records is None:
             records = records_of(found.changes, found.layer.content, seen.opened or ())
         others = tuple(one for one, more in mounted.items() if one != "/etc/hosts" or not asked.gives_names(more))
@@ -237,6 +235,19 @@ class Again:
         emptied = {above for one in undone for above in way(one.path)} - used
         made = (one for one in now.changes if one.folder and one.kind is ChangeKind.ADDED)
         return (one for one in made if one.path in emptied and not self._asked.allows(one.path))
+
+
+def _altered(found: Survey, seen: Seen, asked: Asked) -> set[str]:
+    """Links to verification's own files; programs of the solution with other content that what runs tests met first."""
+    own = (*OWN, "/proc/")
+    targets = ((link, f"{target.rstrip('/')}/") for link, target in found.targets.items())
+    links = {link for link, to in targets if any(to.startswith(one) or one.startswith(to) for one in own)}
+    opened, readers = seen.opened or {}, Readers(seen, found.targets)
+    changed = [one.path for one in found.changes if one.path in opened]
+    work = (opened[path] for path in changed if not is_program(path) and asked.allows(path))
+    first = min(work, default=len(opened))
+    early = (path for path in changed if path in asked.sums and opened[path] < first and readers.are_before_tests(path))
+    return links | {path for path in early if asked.sums[path] != sum_of(path, found.layer.content(path))}
 
 
 def _accounts(found: Survey, words: Collection[str], told: Collection[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from harbortrainer.docker.box.shell import Output, Shells
 from harbortrainer.docker.daemon import call, pid_of
 from harbortrainer.docker.images.image import Image
 from harbortrainer.docker.integrity import processes
-from harbortrainer.docker.integrity.asked import Footprint, without_numbers
+from harbortrainer.docker.integrity.asked import Footprint, is_program, sum_of, without_numbers
 from harbortrainer.docker.integrity.change import is_made_anew
 from harbortrainer.docker.integrity.living import shown
 from harbortrainer.docker.integrity.restore import Stamps, Survey, restore_folder, stamps, survey
@@ -193,7 +193,10 @@ class AgentPhases:
         ports = frozenset(port for one in left for port in one.ports)
         names = frozenset(one.name for one in left if not one.ports)
         sockets = frozenset(without_numbers(name) for one in left for name in one.sockets if name.startswith("@"))
-        return Footprint(frozenset(paths), self.found.made, ports, names, sockets)
+        layer = self.found.layer
+        programs = list(filter(is_program, paths)) if layer.image else []  # else the daemon would read one by one
+        sums = await call(lambda: frozenset(f"{path} {sum_of(path, layer.content(path))}" for path in programs))
+        return Footprint(frozenset(paths), self.found.made, ports, names, sockets, sums)
 
     async def _left(self) -> tuple[Process, ...]:
         """The processes of the agent, once they wait for something."""

@@ -1,5 +1,6 @@
 """What a task asks for: what its solution changes and leaves, and what its instruction names. Pure: no I/O."""
 
+import hashlib
 import posixpath
 import re
 from collections.abc import Collection
@@ -58,6 +59,7 @@ class Footprint:
     """What a task's solution changes and leaves. `made`: folders that it made; `ports`: on which something listens.
 
     `processes`: names of those that it leaves; `sockets`: of abstract ones on which they listen, without numbers.
+    `sums`: "PATH SUM" of each program (sum_of), where the container's layer can be read.
     """
 
     paths: frozenset[str] = frozenset()
@@ -65,14 +67,16 @@ class Footprint:
     ports: frozenset[int] = frozenset()
     processes: frozenset[str] = frozenset()
     sockets: frozenset[str] = frozenset()
+    sums: frozenset[str] = frozenset()
 
 
 class Asked:
     """What a task asks for: its solution's footprint, and what its instruction names.
 
     `installs`: it may install packages; `runs`: something may go on running; `signals`: and end others; `deletes`:
-    files of the image may go; `zones`: the machine may have one of these. Without a solution that is the instruction's
-    alone, and the working directory and folders that it names are the work's `area`.
+    files of the image may go; `zones`: the machine may have one of these; `sums`: of the solution's programs;
+    `altered`: such programs with other content, and links to tests, which are not asked for. Without a solution that is
+    the instruction's alone, and the working directory and folders that it names are the work's `area`.
     """
 
     def __init__(
@@ -98,6 +102,8 @@ class Asked:
         self._commands = set() if self.has_solution else set(_COMMAND.findall(instruction))
         self._programs = {PurePosixPath(path).name for path in footprint.paths if _is_command(path)}
         self._tests = tests
+        self.sums = dict(one.rsplit(" ", 1) for one in footprint.sums)
+        self.altered = set[str]()
         sentences = [] if self.has_solution else _SENTENCE_END.split(instruction)
         self._resolved = [{*_WORD.findall(one)} for one in sentences if _RESOLVES.search(one)]
         self.zones = {_ZONES + zone for one in sentences if _ZONE.match(one) for zone in _ZONE_NAME.findall(one)}
@@ -126,6 +132,8 @@ class Asked:
     def allows(self, path: str, *, by_path: bool = True, by_name: bool = True) -> bool:
         """Return whether the task asks for a change at `path`. `by_path`, `by_name`: also by its instruction."""
         normal = _normal(path)
+        if path in self.altered:
+            return False
         if normal in self._paths or path.startswith(self._folders):
             return True
         if (by_path and normal in self._named) or (by_name and self._is_named(path)):
@@ -242,6 +250,11 @@ class Asked:
         found = _MODULE.fullmatch(path)
         return found is not None and found[1] in self._modules
 
+    def names_module(self, path: str) -> bool:
+        """Return whether the instruction has the name of the Python package, or module, that the file is of."""
+        found = _MODULE.fullmatch(path)
+        return found is not None and re.split("[/.]", found[1])[0] in self.words
+
     def is_twin_program(self, path: str, *, is_link: bool) -> bool:
         """Return whether the solution makes a program of this name; links of a chain to it may lie anywhere."""
         return posixpath.basename(path) in self._programs and (is_link or _is_command(path))
@@ -279,6 +292,11 @@ class Asked:
         if not self.has_solution:
             return not is_system(name)
         return self.allows(name) if name.startswith("/") else without_numbers(name) in self._footprint.sockets
+
+
+def sum_of(path: str, content: bytes | None) -> str:
+    """Return a program's digest; a compiled module's without its head, the time of its source. "" = no content."""
+    return hashlib.sha256(content[16:] if path.endswith(".pyc") else content).hexdigest() if content else ""
 
 
 def without_numbers(name: str) -> str:

@@ -139,6 +139,7 @@ class _Judge:
         tampered = tuple(one for one in self.seen.tampered if one != SIGNAL or not self.asked.signals)
         first = self._first_of(counts)
         is_near = self.asked.is_near(first) or bool(self._subjects(first, ChangeKind.CHANGED))
+        is_near |= first in self.asked.sums and first in self.asked.altered
         return Causes(
             counts,
             tuple(unasked),
@@ -231,7 +232,7 @@ class _Judge:
     def _is_work(self, one: FileChange) -> bool:
         """Whether a change that the task does not ask for is work all the same: no program of verification needs it."""
         path = one.path
-        if path in self.changed.shadows:
+        if path in self.changed.shadows or path in self.asked.altered:
             return False
         if path == "/etc/localtime" and self._is_zone(self.changed.targets.get(path)):
             return True
@@ -251,7 +252,8 @@ class _Judge:
         if self._is_settings(one):
             return True
         if path in self.changed.packaged and (self.asked.installs or not self.asked.has_solution):
-            return path in self.changed.about or not self._is_before_work(path)
+            named = self.asked.names_module(path) and not self.readers.are_before_tests(path)
+            return named or path in self.changed.about or not self._is_before_work(path)
         if not self.asked.has_solution:
             return self._is_works_place(one)
         return beside and self._is_read_by_work(path, anywhere=path in self.changed.packaged)

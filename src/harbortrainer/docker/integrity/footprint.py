@@ -19,7 +19,7 @@ from harbortrainer.durable.files import cache_folder, make_folder, replace_text
 from harbortrainer.errors import one_line
 
 FOOTPRINT = "footprint.json"  # in the folder of a trial that records one
-_METHOD = 6  # raise it when footprints are recorded in another way
+_METHOD = 7  # raise it when footprints are recorded in another way
 N_AT_ONCE = 4  # solutions
 _DAEMONS = (DockerException, requests.RequestException)  # errors that no solution causes
 _log = logging.getLogger("harbortrainer")

@@ -36,6 +36,11 @@ class Readers:
         readers = self._of(path)
         return bool(readers) and all(self._is_alone(one, path) for one in readers)
 
+    def are_before_tests(self, path: str) -> bool:
+        """Return whether a test itself, or what sets tests up, opened it."""
+        readers = self._seen.readers.get(path, ())
+        return any(one in self.verifiers or not self._is_below_tests(one) for one in readers)
+
     def are_asked(self, path: str, names: Collection[str]) -> bool:
         """Return whether only tests, and programs that these start for it, opened it.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import math
 import tempfile
@@ -44,7 +45,8 @@ from harbortrainer.venues.harbor.outcome import read_reward
 from harbortrainer.venues.harbor.reward_files import SafeVerifier
 
 VERIFIER = "harbortrainer.venues.harbor.grading:GradingVerifier"
-VERIFICATIONS = 4.0  # of a trial at most; each of them has the task's own limit
+VERIFICATIONS = 5.0  # of a trial at most; each of them has the task's own limit
+_MOST_WITHOUT = 3  # of them, without causes; where even the last meets others, nothing tells what the reward needs
 CAUSES, RECORDED, SHOWN = "causes.json", 200, 5  # in the trial's folder; the most names that it and a detail have
 _BROKEN = (
     AddTestsDirError, DownloadVerifierDirError, RewardFileEmptyError, RewardFileNotFoundError,
@@ -101,7 +103,7 @@ class GradingVerifier(SafeVerifier):
         if (reward := _reward(first)) <= 0:
             await self._judge_install(again)
             return first
-        if not again.is_whole:
+        if not (environment.phases.found and environment.phases.found.whole):
             environment.verdict.unasked += (f"more than {MOST_CHANGES:,} changes",)
             return first
         causes = await self._causes(again, sight.seen)
@@ -110,7 +112,7 @@ class GradingVerifier(SafeVerifier):
         await asyncio.to_thread(depends.write, self.trial_paths.trial_dir, came_from)
         unasked, without = list[str](), reward
         if causes:
-            without = await self._without(again, causes)
+            causes, without = await self._without(again, causes, reward)
             hooked = without < reward and (causes.hooked or await self._needs_no_work(again, causes, reward))
             await asyncio.to_thread(self._record, causes.names, reward, without, hooked)
             if hooked:
@@ -130,19 +132,33 @@ class GradingVerifier(SafeVerifier):
             installs = ends and not await asyncio.to_thread(failed_install, task, place.paths.trial_dir)
         environment.verdict.installs = installs and environment.verdict.installs is not False
 
-    async def _without(self, again: Again, causes: Causes) -> float:
-        """The reward without the causes, in a fresh container; in this one if it has services that the task asks for.
+    async def _without(self, again: Again, causes: Causes, reward: float) -> tuple[Causes, float]:
+        """The causes, and the reward without them.
+
+        What verification meets when they are gone counts, too: a module whose compiled form it met first.
+        """
+        for _ in range(_MOST_WITHOUT):
+            left, without = await self._once_without(again, causes)
+            if without < reward or {*left.changes}.isdisjoint(causes.work):
+                return causes, without
+            causes = _joined(causes, left)
+        return causes, -math.inf
+
+    async def _once_without(self, again: Again, causes: Causes) -> tuple[Causes, float]:
+        """What counts without the causes, and the reward; in this container if it has services that the task asks for.
 
         In this one, too, if it is too large for a copy. There it counts only if nothing unasked goes on.
         """
         if not causes.services:
             with contextlib.suppress(TooMuch):
-                return await self._measured(again.fresh(causes.unasked))
+                async with again.fresh(causes.unasked) as place, self._watched(place.environment) as sight:
+                    without = await self._measured(contextlib.nullcontext(place))
+                return await self._causes(again, sight.seen, causes.unasked), without
         async with again.in_place(causes) as place, self._watched(place.environment) as sight:
-            reward = await self._measured(contextlib.nullcontext(place))
+            without = await self._measured(contextlib.nullcontext(place))
         left = await self._causes(again, sight.seen, causes.unasked)
         is_clean = not (left.processes or left.tampered or left.late or left.sockets or left.mounted)
-        return reward if is_clean else -math.inf
+        return left, without if is_clean else -math.inf
 
     @contextlib.asynccontextmanager
     async def _watched(self, environment: DockerEngineEnvironment) -> AsyncIterator[Sight]:
@@ -273,6 +289,19 @@ def _depends(environment: DockerEngineEnvironment, seen: Seen, causes: Causes) -
     services += [f"process {one.name}" for one in seen.processes if one.ran and not one.ports]
     unasked = {one.path for one in causes.changes}
     return Depends.of(changed & opened.keys(), services, first=unasked, watched=seen.opened is not None)
+
+
+def _joined(causes: Causes, left: Causes) -> Causes:
+    """Causes with those of their work that count once they are gone."""
+    more = tuple(one for one in causes.work if one in left.unasked)
+    return dataclasses.replace(
+        causes,
+        changes=(*causes.changes, *more),
+        unasked=(*causes.unasked, *more),
+        work=tuple(one for one in causes.work if one not in more),
+        hooked=causes.hooked or left.hooked,
+        may_be_work=causes.may_be_work or left.may_be_work,
+    )
 
 
 def _reward(result: VerifierResult) -> float:
