@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -91,12 +91,9 @@ class RemoteHost(FleetHost):
     async def ask(self, method: str, *args: Any) -> Any:
         """Get result of a call. Raises HostLost once the host is lost, and a UserError there with the host's name."""
         try:
-            return await run_until(self._link.call(method, *args), self._gone())
+            return await self._unless_lost(self._link.call(method, *args))
         except UserError as error:
             raise type(error)(f"host {self.name}: {error}") from None
-        except HostLost as error:
-            self.lose(str(error))
-            raise
 
     def publish(self, client: Any, version: int) -> None:
         self._client = client
@@ -234,6 +231,14 @@ class RemoteHost(FleetHost):
         lost = getattr(self._client, "lost", None)
         if report.lost_weights and lost is not None:
             lost.set()
+
+    async def _unless_lost[T](self, work: Coroutine[Any, Any, T]) -> T:
+        """Result of `work`, which is cancelled when the host is lost. Raises HostLost."""
+        try:
+            return await run_until(work, self._gone())
+        except HostLost as error:
+            self.lose(str(error))
+            raise
 
     async def _gone(self) -> NoReturn:
         await self._lost.wait()
