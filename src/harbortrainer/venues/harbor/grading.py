@@ -14,7 +14,7 @@ import requests
 from docker.errors import DockerException
 from harbor.models.task.config import StepConfig, TaskConfig
 from harbor.models.task.verifier_mode import resolve_verifier_environment_definition
-from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
+from harbor.models.trial.paths import EnvironmentPaths
 from harbor.models.verifier.result import VerifierResult
 from harbor.verifier.verifier import (
     AddTestsDirError,
@@ -45,7 +45,7 @@ from harbortrainer.venues.harbor.outcome import read_reward
 from harbortrainer.venues.harbor.reward_files import SafeVerifier
 
 VERIFIER = "harbortrainer.venues.harbor.grading:GradingVerifier"
-VERIFICATIONS = 5.0  # of a trial at most; each of them has the task's own limit
+VERIFICATIONS = 6.0  # of a trial at most; each of them has the task's own limit
 _MOST_WITHOUT = 3  # of them, without causes; where even the last meets others, nothing tells what the reward needs
 CAUSES, RECORDED, SHOWN = "causes.json", 200, 5  # in the trial's folder; the most names that it and a detail have
 _BROKEN = (
@@ -72,7 +72,8 @@ class GradingVerifier(SafeVerifier):
     The same reward: the grade stands. Otherwise the second one is the grade if the reward needs none of the work, if
     verification met a cause before the work, or if a process of the policy wrote what is verification's; else the
     trial has none, and the environment's verdict names the causes. Neither has one whose verification changed its own
-    tests or reward, as that of an untouched container does not. Verification that breaks earns 0 where that one ends.
+    tests or reward, as that of an untouched container does not. Verification that breaks twice earns 0 where that one
+    ends.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -88,27 +89,20 @@ class GradingVerifier(SafeVerifier):
             return await super().verify()
         again = Again(environment)
         try:
-            async with self._watched(environment) as sight, asyncio.timeout(self._limit_sec):
-                first = await super().verify()
-                if problem := read_reward(first.rewards)[1]:
-                    raise VerifierOutputParseError(problem)
+            first, seen = await self._first(environment)
         except _BROKEN as error:
-            if not await self._is_policys_fault(again, error):
+            if not await self._may_be_policys(again, error):
                 raise
-            said = f"{type(error).__name__}: {one_line(str(error)[:200])}"
-            about = "%s: verification broke, as it does not without the agent: reward 0 (%s)"
-            _log.warning(about, self.trial_paths.trial_dir.name, said)
-            await self._judge_install(again)
-            return VerifierResult(rewards={"reward": 0.0})
+            first, seen = await self._once_more(environment, error)
         if (reward := _reward(first)) <= 0:
             await self._judge_install(again)
             return first
         if not (environment.phases.found and environment.phases.found.whole):
             environment.verdict.unasked += (f"more than {MOST_CHANGES:,} changes",)
             return first
-        causes = await self._causes(again, sight.seen)
+        causes = await self._causes(again, seen)
         replaced = again.replaced.intersection(one.path for one in causes.late)
-        came_from = _depends(environment, sight.seen, causes)
+        came_from = _depends(environment, seen, causes)
         await asyncio.to_thread(depends.write, self.trial_paths.trial_dir, came_from)
         unasked, without = list[str](), reward
         if causes:
@@ -118,8 +112,32 @@ class GradingVerifier(SafeVerifier):
             if hooked:
                 return VerifierResult(rewards={"reward": max(without, 0.0)})
             unasked = causes.names if without < reward else sorted(replaced)  # the work does it again
-        environment.verdict.unasked += (*unasked, *await self._altered(again, sight.seen, causes, reward))
+        environment.verdict.unasked += (*unasked, *await self._altered(again, seen, causes, reward))
         return first
+
+    async def _first(self, environment: DockerEngineEnvironment) -> tuple[VerifierResult, Seen]:
+        """Verify, watched. Raises what _BROKEN has."""
+        async with self._watched(environment) as sight, asyncio.timeout(self._limit_sec):
+            first = await super().verify()
+            if problem := read_reward(first.rewards)[1]:
+                raise VerifierOutputParseError(problem)
+        return first, sight.seen
+
+    async def _once_more(self, environment: DockerEngineEnvironment, error: Exception) -> tuple[VerifierResult, Seen]:
+        """Verify what broke again: reward 0 if it breaks again, else this verification counts, which is judged as any.
+
+        A machine may have slept meanwhile; and a process of the policy must not void a grade by breaking the first.
+        """
+        environment.verdict.again += 1
+        try:
+            return await self._first(environment)
+        except _BROKEN as second:
+            if is_machines_fault(second) or not await environment.is_up():
+                raise
+            said = f"{type(error).__name__}: {one_line(str(error)[:200])}"
+            about = "%s: verification broke, as it does not without the agent: reward 0 (%s)"
+            _log.warning(about, self.trial_paths.trial_dir.name, said)
+            return VerifierResult(rewards={"reward": 0.0}), Seen()
 
     async def _judge_install(self, again: Again) -> None:
         """Find out whether verification that could not install can in a container that no agent touched."""
@@ -200,24 +218,16 @@ class GradingVerifier(SafeVerifier):
                     raise
                 return -math.inf
 
-    async def _is_policys_fault(self, again: Again, error: Exception) -> bool:
-        """Whether verification breaks because of what the agent left, which is not the task's solution.
+    async def _may_be_policys(self, again: Again, error: Exception) -> bool:
+        """Whether the agent, which is not the task's solution, may have left what breaks verification.
 
-        It ends in an untouched container, measured once a task and process; run again here, it breaks or earns nothing.
+        That of an untouched container ends, measured once a task and process.
         """
         environment = self.environment
         assert isinstance(environment, DockerEngineEnvironment)
         if environment.records_footprint or is_machines_fault(error) or not await environment.is_up():
             return False
-        return (await self._of_untouched(again))[0] and await self._in_place() <= 0
-
-    async def _in_place(self) -> float:
-        """The reward of one more verification in the same container; -inf = it broke."""
-        assert isinstance(self.environment, DockerEngineEnvironment)
-        with tempfile.TemporaryDirectory(prefix="harbortrainer-again-") as folder:
-            paths = TrialPaths(Path(folder))
-            paths.mkdir()
-            return await self._measured(contextlib.nullcontext(GradingPlace(self.environment, paths)))
+        return (await self._of_untouched(again))[0]
 
     async def _altered(self, again: Again, seen: Seen, causes: Causes, reward: float) -> list[str]:
         """What the work has changed of verification's own.
