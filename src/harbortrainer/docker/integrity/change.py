@@ -7,7 +7,7 @@ from enum import StrEnum
 from harbortrainer.docker.integrity.living import DEVICES
 
 _MADE_ANEW = re.compile(
-    rf"/(tests|logs/(?:verifier|\.before)|dev/(?:{DEVICES})|proc|sys)(/.*)?"
+    rf"/(tests|logs/(?:verifier|\.before-[0-9a-f]+)|dev/(?:{DEVICES})|proc|sys)(/.*)?"
     "|/logs(/agent|/artifacts)?|/dev(/shm|/mqueue)?",
     re.DOTALL,
 )
