@@ -1,6 +1,7 @@
-"""A trial's calls of the daemon, and the root shell that starts with its container: as an exec's."""
+"""A trial's calls of the daemon, and root shells that start with its container or by its runtime: as an exec's."""
 
 import asyncio
+import json
 import os
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import Any
 import docker
 import pytest
 
-from harbortrainer.docker.box import first_shell
+from harbortrainer.docker.box import first_shell, runtime_shell
 from harbortrainer.docker.box.command import IN_SHELL
 from harbortrainer.docker.box.environment import DockerEngineEnvironment
 from harbortrainer.docker.box.shell import Shells
@@ -58,25 +59,64 @@ async def seen(environment: DockerEngineEnvironment, *, inside: bool = False) ->
     return (await environment.exec(f"{IN_SHELL}\n{LOOK}" if inside else LOOK)).stdout or ""
 
 
-async def test_a_trial_has_one_exec_session_and_no_archive(tmp_path: Path, calls: Counter[str]) -> None:
+async def test_a_trial_has_no_exec_session_and_no_archive(tmp_path: Path, calls: Counter[str]) -> None:
     host, _ = local_host(SOLVE, environment_kwargs={"own_network": True})
     trajectory = await host.run(request(make_task(tmp_path), tmp_path))
     await drain()
     assert trajectory.reward == 1.0, trajectory.detail
-    once = ("create_container", "start", "inspect_container", "attach_socket", "exec_create", "exec_start")
-    assert dict(calls) == dict.fromkeys((*once, "wait", "remove_container"), 1) | {"head": 2}
+    once = ("create_container", "start", "inspect_container", "attach_socket")
+    assert dict(calls) == dict.fromkeys((*once, "wait", "remove_container"), 1)
 
 
-async def test_they_show_commands_what_an_exec_shows_them(tmp_path: Path, calls: Counter[str]) -> None:
+async def test_they_show_commands_what_an_exec_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: Counter[str]
+) -> None:
     async with started(write_task(tmp_path / "task"), RUN) as environment:
         first = await seen(environment), await seen(environment, inside=True)
         assert "SHLVL" in first[0]
         environment._shells.drop()  # pyright: ignore[reportPrivateUsage]
         assert (await seen(environment), await seen(environment, inside=True)) == first
+        assert calls["exec_create"] == 0
+        environment._shells.drop()  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(runtime_shell, "noted", lambda _: None)
+        assert (await seen(environment), await seen(environment, inside=True)) == first
         assert calls["exec_create"] == 1
         count = "$(ps -eo args | grep -c '^bash --noprofile')"
         alone = f'for i in $(seq 600); do [ "{count}" = 1 ] && break; sleep 0.1; done; echo "{count}"'
         assert (await environment.exec(alone)).stdout == "1\n", "the others end with their streams"
+
+
+@pytest.mark.parametrize(
+    ("agent", "options"),
+    [
+        ("mv /etc/passwd /etc/p; ln -s p /etc/passwd", None),
+        ("true", {"binary_name": "false", "root": "/"}),
+        ("true", {"binary_name": "no-such-runtime", "root": "/"}),
+    ],
+    ids=["users-are-a-link", "refusing", "missing"],
+)
+async def test_what_the_runtime_cannot_start_the_daemon_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: Counter[str], agent: str, options: dict[str, str] | None
+) -> None:
+    async with started(write_task(tmp_path / "task"), RUN) as environment:
+        await environment.exec(agent)
+        environment._shells.drop()  # pyright: ignore[reportPrivateUsage]
+        if options:
+            read = json.loads
+            monkeypatch.setattr(runtime_shell.json, "loads", lambda text: {**read(text), **options})
+        assert (await environment.exec("echo up")).stdout == "up\n"
+        assert calls["exec_create"] == 1
+
+
+async def test_a_runtime_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (runtime := tmp_path / "runtime").write_text("#!/bin/sh\nexec sleep 600\n")
+    runtime.chmod(0o755)
+    async with started(write_task(tmp_path / "task"), RUN) as environment:
+        read = json.loads
+        monkeypatch.setattr(runtime_shell.json, "loads", lambda text: {**read(text), "binary_name": str(runtime)})
+        began = time.monotonic()
+        assert runtime_shell.runtime_shell(environment.container, ["true"], 0.2) is None
+        assert time.monotonic() - began < 60
 
 
 async def test_an_agents_phase_is_closed_without_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +128,13 @@ async def test_an_agents_phase_is_closed_without_a_command(tmp_path: Path, monke
         assert not run and environment.phases.mounted == {"/etc/hosts": "1.2.3.4 x\n"}
 
 
-async def test_a_policy_that_kills_everything_ends_its_command_at_once(tmp_path: Path) -> None:
+async def test_the_runtime_waits_for_no_pipe(tmp_path: Path) -> None:
+    async with started(write_task(tmp_path / "task"), RUN) as environment:
+        await environment.exec("rm /etc/group && mkfifo /etc/group", user="root")
+        assert runtime_shell.runtime_shell(environment.container, ["true"], 600) is None
+
+
+async def test_a_policy_that_kills_everything_ends_its_command_at_once(tmp_path: Path, calls: Counter[str]) -> None:
     async with started(write_task(tmp_path / "task"), RUN) as environment:
         began = time.monotonic()
         result = await environment.exec("echo before; head -c 300000 /dev/zero | tr '\\0' x; kill -9 -1; sleep 60")
@@ -96,6 +142,7 @@ async def test_a_policy_that_kills_everything_ends_its_command_at_once(tmp_path:
         assert result.return_code == 137 and (result.stdout or "").startswith("before\n")
         assert len(result.stdout or "") == 300000 + len("before\n")
         assert (await environment.exec("echo again")).stdout == "again\n"
+        assert calls["exec_create"] == 0
         idle = await environment.exec("pkill -9 bash; true", user="nobody")
         assert idle.return_code is not None
         await environment.exec("(sleep 0.2; kill -9 -1) >/dev/null 2>&1 &")

@@ -108,6 +108,12 @@ def began(process: int) -> str:
     return _text("stat", process).rpartition(")")[2].split()[19]
 
 
+def parent_of(pid: int) -> int:
+    """Raises OSError."""
+    with process_folder(pid) as process:
+        return int(_text("stat", process).rpartition(")")[2].split()[1])
+
+
 def main() -> None:
     """End each container of which the ID is a line of standard input, and print the ID."""
     for line in sys.stdin:

@@ -266,6 +266,18 @@ def drop_attributes(name: str, paths: Iterable[str]) -> None:
                         os.removexattr(file, kind)
 
 
+def check_users(name: str) -> None:
+    """Raises Unusual when a list of users is no plain file, or too large."""
+    with _entered(name) as root, contextlib.ExitStack() as opened:
+        for path in USERS:
+            above, last = _parts(path)
+            folder = _opened(above, root, opened)
+            with contextlib.suppress(FileNotFoundError):
+                found = os.stat(last, dir_fd=folder, follow_symlinks=False)
+                if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_USERS:
+                    raise Unusual(path)
+
+
 def _has_other_devices(root: int, opened: contextlib.ExitStack) -> bool:
     folder = os.open("dev", FOLDER, dir_fd=root)
     opened.callback(os.close, folder)

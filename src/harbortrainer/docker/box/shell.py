@@ -18,6 +18,7 @@ from harbortrainer.docker.box.archive import GO_LINK, stat_of
 from harbortrainer.docker.box.command import BLOCKS, BOOT, PREAMBLE, READY, SAY_READY, ShellCommand, script
 from harbortrainer.docker.box.first_shell import DOCKER_FRAME, STDERR, duplex, first_shell, frames
 from harbortrainer.docker.box.root_folder import MOST_USERS, USERS
+from harbortrainer.docker.box.runtime_shell import runtime_shell, streams_of
 from harbortrainer.docker.daemon import call, engine, ping_docker
 from harbortrainer.docker.keeping.cleaning import in_background
 
@@ -108,6 +109,8 @@ class Shell:
         Raises docker.errors.APIError when the container is not up, ShellGone when no shell starts in it, RuntimeError
         when something else does.
         """
+        if user == "root" and (pipes := await call(runtime_shell, container, _WORDS, BOOT_SEC)):
+            return await cls._ready(*await streams_of(pipes, _BUFFER), process=pipes.process)
         raw, early = await call(_exec_socket, container, user)
         return await cls._ready(*await asyncio.open_connection(sock=raw, limit=_BUFFER), early)
 
