@@ -19,8 +19,9 @@ RUN = a_run("test-integrity")
 WIN = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
 EVIL = f"#!/bin/sh\n{WIN}\necho Hello\n"
 AT_ONCE = 3
+# The first verification breaks, the next earns
 EMPTY_THEN_WIN = """$r = "/logs/verifier/reward.txt"; 1 until -s $r; while (-e $r) { truncate $r, 0 }
-while (1) { open my $f, ">", "$r.x" or next; print $f 1; close $f; rename "$r.x", $r }"""  # the first verification breaks, the next earns
+while (1) { open my $f, ">", "$r.x" or next; print $f 1; close $f; rename "$r.x", $r }"""
 LOOP = f"while :; do {WIN}; done 2>/dev/null"
 ATTACKS = {
     "empty-at-first": f"(perl -e '{EMPTY_THEN_WIN}' &) >/dev/null 2>&1",
