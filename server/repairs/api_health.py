@@ -55,6 +55,7 @@ def apply(repairs: list[str], skyrl: str) -> None:
 
     async def healthz() -> dict[str, Any]:
         config = api.app.state.engine_config
+        weights, (load, found) = await asyncio.to_thread(lambda: (base_weights(model_folder()), load_and_memory()))
         server = {
             "name": "harbortrainer",
             "skyrl": skyrl,
@@ -62,7 +63,7 @@ def apply(repairs: list[str], skyrl: str) -> None:
             "code": CODE,
             "instance": INSTANCE,
             "base_model": config.base_model,
-            "base_weights": await asyncio.to_thread(base_weights, model_folder()),
+            "base_weights": weights,
             "max_lora_rank": config.backend_config.get("max_lora_rank", 32),
             "max_lora_adapters": config.backend_config.get("max_lora_adapters", 32),
             "lora_alpha": ALPHA,
@@ -72,7 +73,6 @@ def apply(repairs: list[str], skyrl: str) -> None:
             "keep_results_mb": api.app.state.keep_results_mb,
             "sampler": kind,
         }
-        load, found = await asyncio.to_thread(load_and_memory)
         more = ({"load": load} if load else {}) | ({"memory": found | fitting()} if found else {})
         return {"status": "ok", "server": server, "sampler": kind | sampler_state()} | more
 

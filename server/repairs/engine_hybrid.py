@@ -23,6 +23,7 @@ from skyrl.tx.utils import models
 
 from repairs import engine_blocks
 from repairs.engine_blocks import block_length
+from repairs.engine_norms import scaled
 
 TOKENS = 4096  # of a block: what its chunks hold in float32 is several times as wide as the layer
 stock_net = qwen3_5.Qwen3_5GatedDeltaNet.__init__
@@ -40,15 +41,12 @@ def init_net(self: Any, config: Any, layer_idx: int, **options: Any) -> None:
 
 def norm(self: Any, x: jax.Array) -> jax.Array:
     """Replaces Qwen3_5RMSNorm.__call__."""
-    exact = x.astype(jnp.float32)
-    exact *= jax.lax.rsqrt(jnp.mean(exact * exact, axis=-1, keepdims=True) + self.eps)
-    return (exact * (1 + self.weight[...].astype(jnp.float32))).astype(x.dtype)
+    return (scaled(x, self.eps) * (1 + self.weight[...].astype(jnp.float32))).astype(x.dtype)
 
 
 def gated_norm(self: Any, hidden_states: jax.Array, gate: jax.Array) -> jax.Array:
     """Replaces Qwen3_5RMSNormGated.__call__. hidden_states: float32; the result has the dtype of `gate`."""
-    mean = jnp.mean(hidden_states * hidden_states, axis=-1, keepdims=True)
-    exact = hidden_states * jax.lax.rsqrt(mean + self.eps) * self.weight[...].astype(jnp.float32)
+    exact = scaled(hidden_states, self.eps) * self.weight[...].astype(jnp.float32)
     return (exact * nnx.silu(gate.astype(jnp.float32))).astype(gate.dtype)
 
 

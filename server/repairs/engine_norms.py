@@ -13,11 +13,15 @@ import jax.numpy as jnp
 from skyrl.tx.layers.layernorm import RMSNorm
 
 
+def scaled(x: jax.Array, eps: float) -> jax.Array:
+    """A row, shape (..., width), over its root mean square, in float32."""
+    exact = x.astype(jnp.float32)
+    return exact * jax.lax.rsqrt(jnp.mean(exact * exact, axis=-1, keepdims=True) + eps)
+
+
 def norm(self: Any, x: jax.Array) -> jax.Array:
     """Replaces RMSNorm.__call__; rounds where transformers does."""
-    exact = x.astype(jnp.float32)
-    exact *= jax.lax.rsqrt(jnp.mean(exact * exact, axis=-1, keepdims=True) + self.eps)
-    return self.weight[...] * exact.astype(x.dtype)
+    return self.weight[...] * scaled(x, self.eps).astype(x.dtype)
 
 
 def apply() -> None:
